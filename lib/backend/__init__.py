@@ -1,10 +1,11 @@
-"""What a rank needs before anything else: a backend, a device, and partners that exist.
+"""What a rank needs before it can do anything else: a backend, a device, and an error instead of a
+hang where torch would wait for ever.
 
-choice.py          which backend and device a rank gets, and how it joins the process group
-gpus.py            which GPUs of this machine work
-peers.py           a partner that does not exist is an error at once
-keyboard.py        where no one can type, breakpoint() is an error at once
-torch_private.py   everything that lib uses of torch's private interface
+choice.py          decides which backend and device a rank gets, and joins the process group
+gpus.py            finds out which GPUs of this machine work
+peers.py           raises at once if a rank sends to or receives from a rank that does not exist
+keyboard.py        raises at once if breakpoint() is called where nobody can type
+torch_private.py   collects everything that lib uses of torch's private interface
 """
 
 from lib.backend.choice import (

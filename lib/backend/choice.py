@@ -1,4 +1,7 @@
-"""Which backend and which device a rank gets: NCCL on GPUs, gloo on the CPU, one rule for both.
+"""Decides which backend and device a rank gets (NCCL on a GPU, or gloo on the CPU) and joins it to
+the process group.
+
+The row is the backend that was asked for, the column how many of the machine's GPUs work:
 
     asked          GPUs >= ranks      1 or more GPUs      no GPU       (those that work: `gpus.py`)
     "auto"         nccl, a GPU each   gloo on the CPU     gloo on the CPU
@@ -6,8 +9,9 @@
     "nccl"         nccl, a GPU each   error               error
     "nccl-shared"  nccl, 2 ranks on a GPU (slow: for correctness only)    error
 
-`choose` decides, in the parent; `join` acts, on a rank. The same `join` serves a notebook's ranks
-and torchrun's, whose ranks find each other with `meet`, also after a restart.
+"nccl-shared" is an error, too, if there are more than 2 ranks per GPU. The parent calls `choose`,
+and each rank then calls `join`. Ranks of a notebook and of torchrun use the same `join`; torchrun's
+find each other with `meet`, which also works after a restart.
 """
 
 import os
@@ -34,8 +38,8 @@ RANKS_PER_SHARED_GPU = 2
 
 @dataclass(frozen=True)
 class Choice:
-    """What `choose` decided: the backend's name, how many ranks share a GPU (0: none has one), and
-    why, in a line."""
+    """What `choose` decided: the backend's name, how many ranks share a GPU, and the reason, as a
+    line for the user."""
 
     name: str  # "gloo" or "nccl"
     ranks_per_gpu: int  # 0 on the CPU
@@ -43,10 +47,10 @@ class Choice:
 
 
 def choose(backend: str, nproc: int, gpus: int | None = None) -> Choice:
-    """The backend for `nproc` ranks on this machine. `gpus`: how many GPUs work (None: try them,
-    once).
+    """The backend for `nproc` ranks on this machine. backend: one of NAMES. gpus: how many GPUs
+    work (None: find out, which tries each of them once per process).
 
-    Raises ValueError for an unknown name, RuntimeError for more ranks than the GPUs can carry.
+    Raises ValueError for an unknown name, and RuntimeError if the GPUs are too few for `nproc`.
     """
     if backend not in NAMES:
         raise ValueError(f"backend={backend!r} is not one of {', '.join(map(repr, NAMES))}")
@@ -92,16 +96,16 @@ def join(
     """On a rank: take this rank's device and join the default process group.
 
     RANK, WORLD_SIZE and LOCAL_RANK come from the environment, as torchrun sets them. Under torchrun
-    call `join()` bare: it picks NCCL when the node has a GPU for each of its ranks, else gloo, and
-    meets at MASTER_ADDR. There GPUs are used without being tried first, because a job that asked
-    for GPUs should fail rather than run on the CPU. New tensors are then on `device()` by default,
-    so that the same cell runs on a CPU and on a GPU. timeout: seconds after which a collective
-    fails that other ranks do not join, or a meeting to which a rank does not come.
+    call `join()` without arguments. It then selects NCCL if the node has a GPU for each of its
+    ranks, else gloo, and the ranks meet at MASTER_ADDR. Here GPUs are not tried first, because a
+    job that asked for GPUs should fail rather than run on the CPU. After `join` new tensors are on
+    `device()` by default, so that the same cell runs on a CPU and on a GPU. timeout: the seconds
+    after which a collective fails if some ranks do not call it, or `meet` if some do not come.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
     if choice is None:
-        keyboard.refuse_debuggers()  # torchrun's ranks would all wait for one keyboard
+        keyboard.refuse_debuggers()  # all of torchrun's ranks would wait for one keyboard
         counted = torch.cuda.device_count() if dist.is_nccl_available() else 0
         choice = choose("auto", int(os.environ["LOCAL_WORLD_SIZE"]), counted)
     if store is None:
@@ -109,18 +113,18 @@ def join(
         store = meet(at_master, rank, world_size, timeout)
     kwargs: dict[str, Any] = {}
     if choice.ranks_per_gpu:
-        unless_set(ON_A_GPU)  # CUDA reads its own as it begins
+        unless_set(ON_A_GPU)  # before CUDA starts, which is when it reads its own
         torch.cuda.set_device(local_rank // choice.ranks_per_gpu)
         torch.cuda.init()
         torch.set_default_device(device())
-        # NCCL connects now: a first batch among some ranks only would hang
+        # Lets NCCL connect now. Otherwise a first batch between only some ranks would hang.
         kwargs["device_id"] = device()
         if torch.cuda.get_device_capability() in WITHOUT_NVLINK:
             unless_set(OVER_PCIE)
     if choice.ranks_per_gpu > 1:
         unless_set(shared_gpu_settings(rank))
     if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # its older name
-        # as torch 2.15 does by itself: 2.10 would record nothing
+        # torch 2.15 does this by itself, whereas 2.10 would record nothing
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     kwargs |= {"store": store, "rank": rank, "world_size": world_size}
     dist.init_process_group(choice.name, timeout=timedelta(seconds=timeout), **kwargs)
@@ -128,8 +132,8 @@ def join(
 
 
 def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.Store:
-    """A part of `store` that only the ranks of this attempt have, though ranks that are dead have
-    left keys in it.
+    """A part of `store` that belongs to the ranks of this attempt alone, although ranks of earlier
+    attempts, now dead, have left keys in it.
 
         rank r  here/r = r's own name, new in every process
                 waits until rank 0 answers that name
@@ -137,13 +141,13 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.
                 waits until all have come: came/(name of rank 0)/r
 
     torchrun keeps one store over all its restarts, and init_process_group puts the ranks' addresses
-    under the same keys each time: a rank of the second attempt reads the address of a dead rank of
-    the first, and waits for it. Nothing in the environment tells attempts apart:
-    TORCHELASTIC_RESTART_COUNT counts each node's own failures. So rank 0's name does. An answer to
-    a new name can only come from a rank 0 that lives.
+    under the same keys each time. A rank of the second attempt would therefore read the address of
+    a dead rank of the first, and wait for it. Nothing in the environment identifies the attempt
+    (TORCHELASTIC_RESTART_COUNT counts each node's own failures), so we use rank 0's name, which is
+    new each time. An answer to a rank's new name can only come from a rank 0 that is alive.
 
-    Raises RuntimeError on rank 0, naming who has not come after `timeout` seconds, and torch's
-    error on the others.
+    Raises RuntimeError on rank 0 after `timeout` seconds, naming the ranks that have not come, and
+    torch's error on the other ranks.
     """
     name = uuid.uuid4().hex
     store.set(f"here/{rank}", name)
@@ -155,7 +159,7 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.
     missing, deadline = list(range(1, world_size)), time.monotonic() + timeout
     while missing:
         for r in missing:
-            # perhaps a dead rank's name, until the living one has put its own there
+            # This may be a dead rank's name, until the new rank overwrites it.
             if store.check([f"here/{r}"]):
                 store.set("answer/" + store.get(f"here/{r}").decode(), name)
         missing = [r for r in missing if not store.check([f"came/{name}/{r}"])]
@@ -170,30 +174,30 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.
 
 
 def device() -> torch.device:
-    """This rank's device: its GPU under NCCL, else the CPU."""
+    """This rank's device: its GPU if this process has initialized CUDA (under NCCL `join` does),
+    else the CPU."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
 def synchronize() -> None:
-    """Wait until this rank's device has done all that it was given, so that a clock read now is
+    """Wait until this rank's device has finished all its work, so that a time measured now is
     right.
 
-    A GPU works through a queue, and calls return when they have been queued. On the CPU there is
-    nothing to wait for.
+    On a GPU calls return as soon as their work is queued. On the CPU there is nothing to wait for.
     """
     if device().type == "cuda":
         torch.cuda.synchronize()
 
 
 def synchronize_stream() -> None:
-    """Wait until the GPU has done what was queued on the current stream, and what that waits for.
-    As `synchronize`.
+    """Wait until the GPU has finished what is queued on the current stream, including the ops of
+    other streams that it waits for. On the CPU there is nothing to wait for.
 
-    Before a host sleeps in the place of its GPU, say: on NCCL `wait()` lets the stream wait, and
-    not the host. A receive that the program does not wait for yet is not waited for here: it may
-    depend on what this rank does next.
+    Call it, for example, before the host sleeps to imitate work of its GPU, because under NCCL
+    `wait()` lets only the stream wait. In contrast to `synchronize`, it does not wait for a receive
+    that the program has not waited for yet, which may depend on what this rank does next.
     """
     if device().type == "cuda":
         torch.cuda.current_stream().synchronize()
@@ -203,52 +207,51 @@ def stream_ordered(group: dist.ProcessGroup, device: torch.device) -> bool:
     """Does `group` queue its ops on `device`, as NCCL does, so that `wait` orders streams and does
     not block the host?
 
-    Then several messages at once must be one batch: apart, each waits for those queued before it,
-    on both sides.
+    If so, concurrent messages must be posted as one batch, because otherwise each waits, on both
+    sides, for those that were queued before it.
     """
     return torch_private.backend_of(group, device).supports_coalescing
 
 
 def loopback() -> str:
-    """The name of the interface that never leaves this machine (gloo asks for it by name)."""
+    """The name of the loopback network interface, which gloo has to be given by name."""
     return "lo0" if sys.platform == "darwin" else "lo"
 
 
 ON_A_GPU = {
-    # Queues from a rank to its GPU. By default there are 8, and a rank of Lab 6 has more streams
-    # (the default one, the communication thread's, and NCCL's for the world, tp, dp, pp and each
-    # link): two of them would share a queue, so a receive that waits in one would hold up the
-    # kernel that its sender waits for in the other. 32 is the most. Megatron-LM requires 1 before
-    # Blackwell for TP or CP, so that a collective is launched ahead of the GEMM that it overlaps
-    # with, and its FSDP refuses 1. lib orders by events, and does not need 1.
+    # The number of queues from a rank to its GPU, at most 32. The default is 8, but a rank of Lab 6
+    # has more streams (the default one, the communication thread's, and NCCL's for the world, tp,
+    # dp, pp and each link). If two of them shared a queue, a receive that waits in one would hold
+    # up the kernel that its sender waits for in the other. Megatron-LM requires 1 before Blackwell
+    # for TP or CP, so that a collective is launched ahead of the GEMM that it overlaps with, while
+    # its FSDP refuses 1. lib orders by events, so it does not need 1.
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",
-    # Each rank would print that a send or receive outside of a batch waits for those before it: Lab
-    # 0 teaches it.
+    # Otherwise each rank would warn that a send or receive outside of a batch waits for those
+    # before it, which Lab 0 teaches anyway.
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
 }
-# compute capabilities of T4; A10, A40; L4, L40S: mostly connected by PCIe
+# Compute capabilities of GPUs that are mostly connected by PCIe: T4; A10 and A40; L4 and L40S.
 WITHOUT_NVLINK = {(7, 5), (8, 6), (8, 9)}
 OVER_PCIE = {
-    # NCCL 2.29 has been seen to hang as it makes some 50 communicators in a row (NVIDIA/nccl 2379),
-    # and Lab 6 makes 20 or more. What this memory is for, NVLS and NVLink between nodes, these GPUs
-    # do not have.
+    # NCCL 2.29 has been seen to hang while it creates some 50 communicators in a row (NVIDIA/nccl
+    # 2379), and Lab 6 creates 20 or more. This kind of memory serves NVLS and NVLink between nodes,
+    # which these GPUs do not have.
     "NCCL_CUMEM_ENABLE": "0",
 }
 
 
 def unless_set(settings: dict[str, str]) -> None:
-    """Put `settings` into the environment of this rank; what the user
-    has set there already stays."""
+    """Put `settings` into the environment of this rank, except those that the user has set."""
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 
 
 def shared_gpu_settings(rank):
-    """NCCL refuses two ranks on one GPU of one host; a name for each makes them two hosts
-    that talk over sockets."""
+    """Settings with which NCCL accepts two ranks on one GPU. It refuses them on one host, so each
+    rank claims to be a host of its own, and they communicate over sockets."""
     return {
         "NCCL_HOSTID": f"rank{rank}",
-        # NCCL 2.30 and above refuse it without; older ones do not know the name
+        # NCCL 2.30 and above require it; older versions ignore it
         "NCCL_MULTI_RANK_GPU_ENABLE": "1",
         "NCCL_NET": "Socket",
         "NCCL_NET_PLUGIN": "none",

@@ -1,13 +1,13 @@
-"""Which GPUs of this machine work: each computes a small matmul, once, in a process of its own.
+"""Finds out which GPUs of this machine work, by letting each of them compute a small matmul.
 
     counted by the driver  tried here                             used
     0 1 2 3                0 ok, 1 ok, 2 "no kernel image", 3 ok  0 1, and why not the others
 
-`torch.cuda.device_count()` asks the driver's management library, and proves nothing: a driver too
-old for this torch, a GPU that this torch was not built for and one that another program has taken
-for itself are all counted. The trial runs in a process of its own, because a notebook that has
-opened a GPU keeps hundreds of megabytes of it, and because the trial may crash. Rank r gets GPU r,
-so the first GPU that does not work ends the count.
+`torch.cuda.device_count()` only asks the driver's management library, and so it also counts GPUs
+that do not work: when the driver is too old for this torch, when this torch was not built for the
+GPU, or when another program has reserved it. The trial runs in a separate process, because it may
+crash, and because a notebook that has opened a GPU occupies hundreds of megabytes of its memory.
+Rank r gets GPU r, so the count ends at the first GPU that does not work.
 """
 
 import functools
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-SECONDS = 120  # for torch to be imported, and a context to be opened on each GPU
+SECONDS = 120  # enough to import torch, and to open a context on each GPU
 TRIAL = """
 import json, torch
 for index in range(torch.cuda.device_count()):
@@ -40,11 +40,9 @@ for index in range(torch.cuda.device_count()):
 
 @dataclass(frozen=True)
 class Gpus:
-    """names: of the GPUs that work, from GPU 0 on. why: what is wrong with the next one, or with
-    all; "" if nothing.
-
-    bfloat16: each of them has units for it (compute capability 8.0 and above: A100, and not T4 or
-    V100).
+    """The GPUs that work. names: one for each, beginning with GPU 0. why: what is wrong with the
+    next GPU, or with all of them; "" if nothing. bfloat16: whether each of them has bfloat16 units,
+    which is so for compute capability 8.0 and above (A100, but not T4 or V100).
     """
 
     names: tuple[str, ...] = ()
@@ -58,8 +56,8 @@ class Gpus:
 
 @functools.cache
 def working() -> Gpus:
-    """The GPUs that work, tried at the first call: seconds where there are any, nothing
-    where there are none."""
+    """The GPUs that work. The first call tries them, which takes seconds if the machine has any;
+    later calls return the same."""
     counted = torch.cuda.device_count()
     if not counted:
         return Gpus()
@@ -69,8 +67,8 @@ def working() -> Gpus:
 
 
 def tried(command: list[str], counted: int, seconds: float = SECONDS) -> Gpus:
-    """What `command` says of `counted` GPUs: a line [name, what is wrong, has it bfloat16] for
-    each, in order."""
+    """Run the trial `command`, and read what it says of `counted` GPUs: for each, in order, a JSON
+    line [name, what is wrong, whether it has bfloat16 units]. It is ended after `seconds`."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         printed, end = done.stdout, _end(done.returncode)

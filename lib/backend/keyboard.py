@@ -1,4 +1,5 @@
-"""Where no one can type at a rank, breakpoint() raises a sentence instead of waiting for ever."""
+"""Makes breakpoint() raise an error where nobody can type at a rank, because the debugger would
+wait for input for ever."""
 
 import pdb
 import sys
@@ -12,12 +13,12 @@ ALONE = (
 
 
 def refuse(*_: Any, **__: Any) -> NoReturn:
-    """What breakpoint() and pdb.set_trace() do here."""
+    """Stands in for breakpoint() and pdb.set_trace(): raises RuntimeError."""
     raise RuntimeError(ALONE)
 
 
 def refuse_debuggers() -> None:
-    """From now on, in this process: breakpoint(), pdb.set_trace() and pdb.Pdb().set_trace()
-    raise."""
+    """Let breakpoint(), pdb.set_trace() and pdb.Pdb().set_trace() raise in this process from now
+    on."""
     sys.breakpointhook = pdb.set_trace = refuse  # type: ignore[assignment]
     pdb.Pdb.set_trace = refuse  # type: ignore[assignment]

@@ -1,14 +1,14 @@
-"""Partners of this rank: one that does not exist is an error at once, in words; a message that
-is not waited for is noticed.
+"""Raises an error at once if a rank communicates with a rank that does not exist, and counts the
+messages that a rank has begun and never waited for.
 
     dist.send(x, rank + 1) on rank 1 of 2:
         ValueError: send to rank 2: the group has ranks 0 to 1. ...
     dist.isend(x, 1) on rank 0, and no `wait`:
         messages_left() is 1
 
-torch hands such a number to the backend, and gloo waits for that rank for ever. Therefore the
-methods of ProcessGroup behind dist.send, dist.isend, dist.recv, dist.irecv, dist.broadcast,
-dist.reduce, dist.scatter and dist.gather check it first.
+torch passes such a rank number on to the backend, and gloo then waits for that rank for ever.
+Therefore we wrap the methods of ProcessGroup behind dist.send, dist.isend, dist.recv, dist.irecv,
+dist.broadcast, dist.reduce, dist.scatter and dist.gather, so that they check the number first.
 """
 
 import torch.distributed as dist
@@ -27,8 +27,8 @@ _counts = {"begun": 0, "waited for": 0, "in the world": 0}
 
 
 def refuse_strangers() -> None:
-    """From now on, in this process: a ValueError that names the rank. Costs a
-    microsecond a call."""
+    """Let calls with a rank that does not exist raise a ValueError that names it, in this process
+    from now on. The check takes a microsecond per call."""
     for name, words in MESSAGES.items():
         _guard(name, words, lambda tensors, peer, *_: peer)
     for name, words in ROOTED.items():
@@ -36,7 +36,8 @@ def refuse_strangers() -> None:
 
 
 def count_messages() -> None:
-    """From now on, in this process: `messages_left` knows. Costs a microsecond a message."""
+    """Count messages for `messages_left`, in this process from now on. It takes a microsecond per
+    message."""
     for name in (*MESSAGES, "recv_anysource"):
         _count(name)
     plain = dist.Work.wait
@@ -51,25 +52,25 @@ def count_messages() -> None:
 
 
 def messages_left() -> int:
-    """Messages that this rank has begun and not waited for. One may still be in flight, or take a
-    later one's place."""
-    # not len(_begun): a dropped Work gives its id to a later one
+    """How many messages this rank has begun and not waited for. They matter because such a message
+    may still be in flight, and may be received in the place of a later one."""
+    # not len(_begun), because a new Work may get the id of one that was dropped
     return _counts["begun"] - _counts["waited for"]
 
 
 def forget_messages() -> None:
-    """The groups in which messages were begun are gone."""
+    """Set the counts to zero, after the groups of those messages have been destroyed."""
     _begun.clear()
     _counts.update(dict.fromkeys(_counts, 0))
 
 
 def collectives_called() -> int:
-    """How many collectives this rank has called on the group of all ranks: each must have called as
-    many. gloo only."""
+    """How many collectives this rank has called on the group of all ranks, which must be the same
+    number on each rank. Only gloo is counted; otherwise it is 0."""
     world = dist.group.WORLD
     if world is None or dist.get_backend() != "gloo":
         return 0
-    # gloo counts messages, too
+    # gloo's number counts messages, too
     return torch_private.collectives_so_far(world) - _counts["in the world"]
 
 

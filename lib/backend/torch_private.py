@@ -1,4 +1,5 @@
-"""Everything that lib uses of torch's private interface, so that a new release is one file's work.
+"""Collects everything that lib uses of torch's private interface, so that only this file has to be
+adapted to a new release of torch.
 
     name here                    what it is in torch
     below_backend_select         _C._dispatch_keyset_full_after(BackendSelect)
@@ -19,10 +20,10 @@
     name_the_functions_module    _C._functions, which is in no list of modules
     all_to_all_with_backward     distributed._functional_collectives.all_to_all_single_autograd
 
-All of them are in torch 2.10 to 2.14, where they were used. Two depend on the build:
-`_dump_nccl_trace` is in builds with NCCL alone, and `_cuda_clearCublasWorkspaces` in builds with
-CUDA alone. `tests/test_torch_private.py` looks for each of them in the torch that is installed, and
-for uses of such names elsewhere in lib.
+All of them exist in torch 2.10 to 2.14, with which lib has been run. Two depend on the build:
+`_dump_nccl_trace` exists only in builds with NCCL, and `_cuda_clearCublasWorkspaces` only in builds
+with CUDA. `tests/test_torch_private.py` tests them with the torch that is installed, and fails if
+another file of lib uses such names.
 """
 
 import contextlib
@@ -44,15 +45,16 @@ __all__ = [
     "tree_leaves", "tree_map", "tree_unflatten", "unawaited_collectives", "without_dispatch_modes",
 ]  # fmt: skip
 
-# A key set with which an operator that was intercepted at BackendSelect goes on to the backends.
+# The key set with which an operator that was intercepted at BackendSelect is redispatched to the
+# backends.
 below_backend_select: Any = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 _gradient: Any = torch._C.TensorBase.grad  # the slot behind Tensor.grad
 
 
 def registry() -> Any:
-    """What torch keeps of this rank's process groups.
+    """torch's record of this rank's process groups.
 
-    `.group_count` is the number of groups made, after which torch names the next one; `.pg_map` is
+    `.group_count` is the number of groups made, which torch uses to name the next one; `.pg_map` is
     {group: (backend, store)}, `.pg_names` {group: name}, and `.pg_group_ranks` {group: {global
     rank: rank in the group}}.
     """
@@ -60,7 +62,7 @@ def registry() -> Any:
 
 
 def backend_of(group: dist.ProcessGroup, device: torch.device) -> Any:
-    """The backend of `group` for `device`. Raises RuntimeError where it has none for it."""
+    """The backend of `group` for `device`. Raises RuntimeError if the group has none for it."""
     return group._get_backend(device)
 
 
@@ -70,34 +72,34 @@ def device_types(group: dist.ProcessGroup) -> list[str]:
 
 
 def collectives_so_far(group: dist.ProcessGroup) -> int:
-    """The number with which the backend of `group` counts its operations."""
+    """How many operations the backend of `group` has counted so far. (gloo's includes messages.)"""
     return group._get_sequence_number_for_group()  # type: ignore[attr-defined]
 
 
 def unawaited_collectives() -> int:
-    """How many functional collectives of this rank have not been waited for."""
+    """How many functional collectives this rank has called and not waited for."""
     return torch._C._distributed_c10d._get_work_registry_size()
 
 
 def flight_recorder(backend: str) -> tuple[Callable[..., bytes] | None, str]:
-    """The function that returns the Flight Recorder's dump, or (None, its name) where this torch
-    has none: (function, name). With NCCL there are two recorders in one process."""
+    """(function, name) of the function that returns the Flight Recorder's dump; the function is
+    None if this torch has none. backend: needed because NCCL has a recorder of its own."""
     name = "_dump_nccl_trace" if backend == "nccl" else "_dump_fr_trace"
     return getattr(torch._C._distributed_c10d, name, None), name
 
 
 def get_gradient(tensor: torch.Tensor) -> torch.Tensor | None:
-    """`tensor.grad`, where the class of `tensor` has a property of that name."""
+    """`tensor.grad`, even if the class of `tensor` hides it behind a property of that name."""
     return _gradient.__get__(tensor)
 
 
 def set_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> None:
-    """Set `tensor.grad`, where the class of `tensor` has a property of that name."""
+    """Set `tensor.grad`, even if the class of `tensor` hides it behind a property of that name."""
     _gradient.__set__(tensor, gradient)
 
 
 def dispatch_modes() -> int:
-    """How many TorchDispatchModes are active."""
+    """How many TorchDispatchModes are active on this thread."""
     return torch._C._len_torch_dispatch_stack()
 
 
@@ -118,28 +120,29 @@ def saved_tensors_hooks() -> bool:
 
 
 def free_cublas_workspaces() -> None:
-    """Free what cuBLAS keeps from its first matmul on; nothing where this build has no CUDA."""
+    """Free the workspaces that cuBLAS keeps after its first matmul. Does nothing in a build without
+    CUDA."""
     with contextlib.suppress(AttributeError):
         torch._C._cuda_clearCublasWorkspaces()
 
 
 def print_options() -> dict:
-    """What torch.set_printoptions sets, by name: to be read, and updated in place."""
+    """The options that torch.set_printoptions sets, by name. Updating this dict changes them."""
     return vars(torch._tensor_str.PRINT_OPTS)
 
 
 def name_the_functions_module() -> None:
-    """List torch._C._functions among the modules.
+    """List torch._C._functions in sys.modules.
 
-    An autograd.Function with @once_differentiable refers to it. Otherwise cloudpickle takes it for
-    a module that was made up in the notebook, and sends its classes by value.
+    An autograd.Function with @once_differentiable refers to this module. If it is not listed,
+    cloudpickle treats it as one that was created in the notebook, and sends its classes by value.
     """
     sys.modules.setdefault("torch._C._functions", torch._C._functions)
 
 
 def storage_nbytes(storage: Any) -> int | None:
-    """Bytes of the storage behind a `torch.multiprocessing.reductions.StorageWeakRef`; None if it
-    no longer exists."""
+    """The size in bytes of the storage to which a `torch.multiprocessing.reductions.StorageWeakRef`
+    refers, or None if it no longer exists."""
     alive = torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
     return None if alive is None else alive.nbytes()
 
@@ -147,9 +150,9 @@ def storage_nbytes(storage: Any) -> int | None:
 def all_to_all_with_backward(
     tensor: torch.Tensor, send_counts: list[int], recv_counts: list[int], group: Any = None
 ) -> torch.Tensor:
-    """torch's functional all-to-all of rows, whose backward sends the gradients back:
-    (sum(send_counts), ...) -> (sum(recv_counts), ...). group: None is all ranks."""
-    from torch.distributed import _functional_collectives as functional  # only where it is used
+    """torch's functional all-to-all of rows, whose backward pass returns the gradients to the ranks
+    that sent the rows: (sum(send_counts), ...) -> (sum(recv_counts), ...). group: None is all."""
+    from torch.distributed import _functional_collectives as functional  # only if used
 
     ranks: Any = group or dist.group.WORLD
     received = functional.all_to_all_single_autograd(

@@ -1,25 +1,27 @@
-"""What each rank sent, received and waits for; whether the ranks' logs agree; which rank is to
-blame for a hang.
+"""The ledger records every communication op of every rank in a log. From the logs of all ranks it
+can tell whether the ranks agree on what they communicate, and which rank is to blame for a hang.
+
+The files, by where they run, each group with the functions and classes that others call:
 
 on a rank     install / uninstall, mark, not_waited_for
-    record.py     sees every operation in torch's dispatcher; logs who, with whom, what, where
-    caller.py     the user's line that led to it
-    inside.py     the module of the model that torch's own code needs it for
-    follow.py     learns when an operation has ended
-    log.py        the file of one rank, which outlives it
-    made.py       next to it, the groups that the rank made
-    splits.py     and how many elements it gave to each rank, and expected
+    record.py     intercepts every op in torch's dispatcher, and logs who, with whom, what and where
+    caller.py     finds the line of the user's program that led to an op
+    inside.py     names the module for which torch's own code (FSDP2, DTensor, DDP) called an op
+    follow.py     notices when an op has ended
+    log.py        the log of one rank: a file that outlives the rank
+    made.py       a file next to the log, for the process groups that the rank made
+    splits.py     another one, for how many elements the rank gave to and expected from each rank
 in the parent Logs, Ledger
-    read.py       the ranks' files together: entries, matrix, section
-    words.py      ops, ranks and groups in words
-    source.py     how a position in the source is written
-    trace.py      the same as a Chrome trace, to look at in Perfetto; intervals read back from one
+    read.py       reads the logs of all ranks together: entries, traffic matrix, sections
+    words.py      describes ops, ranks and groups in words
+    source.py     formats a position in the source
+    trace.py      writes a ledger as a Chrome trace for Perfetto, and reads intervals from a trace
 judging       audit, verdict
-    match.py      pairs what the logs say, and finds what does not agree
-    verdict.py    who waits for whom, and when that is a deadlock for certain
+    match.py      pairs the ops of different ranks, and reports where they do not agree
+    verdict.py    finds out who waits for whom, and when that is certainly a deadlock
 on a cluster  record_to_dir(), `python -m lib.ledger DIR`
-    record_to_dir.py  a log under plain torchrun
-    flight.py     PyTorch's Flight Recorder, where there is no ledger
+    record_to_dir.py  keeps a log under plain torchrun
+    flight.py     reads PyTorch's Flight Recorder, for jobs that ran without a ledger
 """
 
 from lib.ledger.log import Entry

@@ -1,8 +1,9 @@
 """`python -m lib.ledger DIR`: merge the logs that a torchrun job left in DIR (LEDGER_DIR), and
 judge them.
 
-Exit code 0: every rank has left and the logs agree; 1: they disagree, or a rank failed or hangs;
-2: no logs.
+The exit code is 0 if every rank has returned and the logs agree (up to warnings), 1 if they
+disagree or a rank has not returned (it failed, hangs, or still runs), and 2 if the logs cannot be
+read because there are none, some ranks' are missing, or they are of another version.
 """
 
 import argparse
@@ -53,7 +54,7 @@ def main() -> int:
         }
         print("\n".join(verdict(ledger, heads, how)))
     for finding in findings:
-        if ended or not finding.certain:  # the verdict has said the others
+        if ended or not finding.certain:  # the verdict has already said the certain ones
             print(("" if finding.certain else "warning: ") + finding.text)
     if ended and not findings:
         print("the logs agree")
@@ -61,8 +62,8 @@ def main() -> int:
 
 
 def _how(folder, ledger, heads, waits, rank):
-    """How a rank has left, or what it does when it waits for no other; "" where the
-    verdict knows better."""
+    """In words for `verdict`: how a rank has ended, or that it computes and waits for no other. ""
+    where the verdict finds better words itself."""
     state, last = heads[rank].state, last_op(ledger, rank)
     if state == KILLED and rank in waits:
         return f"was ended while it waited in {say(waits[rank].entry)}{for_whom(waits[rank])}"

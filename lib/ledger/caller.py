@@ -1,4 +1,5 @@
-"""Which line of the user's program led to an operation, and through which function of lib."""
+"""Finds the line of the user's program that led to an operation, and the function of lib that this
+line called, by walking up the stack from torch's dispatcher."""
 
 import os
 import sys
@@ -11,7 +12,7 @@ import torch
 from lib.backend import peers
 
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Around a call, and not what was called.
+# Files of lib that are on the stack around a call, but that the user did not call.
 OURS = (
     os.path.join(LIB, "ledger", ""),
     os.path.join(LIB, "launch", ""),
@@ -21,8 +22,8 @@ OURS = (
 FOREIGN = (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], "<frozen")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 
-# Between a program's call and the dispatcher; the last two where torch says that a function is
-# deprecated.
+# Files on the stack between a program's call and the dispatcher. The last two are there if torch
+# warns that a function is deprecated.
 TORCHS_CALLS = (
     "distributed_c10d.py",
     "c10d_logger.py",
@@ -33,12 +34,12 @@ TORCHS_CALLS = (
 
 _USER, _LIB, _FOREIGN, _BETWEEN = range(4)
 _between: set[str] = set()  # files that `look_through` was given
-_kinds: dict[str, int] = {}  # file -> whose it is (code objects of two files may compare equal)
+_kinds: dict[str, int] = {}  # file -> whose it is; not by code object, as two may be equal
 
 
 def look_through(file: str) -> None:
-    """This file stands between a program and what it calls, as a dispatch mode does: its lines are
-    neither the program's nor lib's."""
+    """Attribute nothing to the lines of this file. A dispatch mode needs this, because it is on the
+    stack between a program and what the program calls, and is neither the program nor lib."""
     _between.add(file)
 
 
@@ -54,12 +55,12 @@ def _kind(file):
 
 
 def locate(frame):
-    """The user's line that led here, and the lib function that it called: ((file, line, function),
-    via).
+    """The user's line that led to `frame`, and the lib function that it called: ((file, line,
+    function), via), e.g. via = "ring.ring_all_reduce", or "" if the line called no such function.
 
-    On a GPU autograd calls hooks, and DDP's reducer, from a C++ thread that has no frames of the
-    user's, and sometimes none at all: `frame` is None. The main thread waits for it in
-    `loss.backward()`, so that line is the one.
+    On a GPU autograd calls hooks and DDP's reducer from a C++ thread, on which there are no frames
+    of the user's, and sometimes no frames at all (`frame` is None). The main thread meanwhile waits
+    in `loss.backward()`, so we take that line.
     """
     site, outer = _walk(frame, None)
     if site is None and threading.get_ident() not in {
@@ -74,8 +75,8 @@ def locate(frame):
 
 
 def _walk(frame, outer):
-    """From `frame` outwards: the user's line, or None, and the outermost lib frame
-    below it (or `outer`)."""
+    """From `frame` outwards: the user's innermost line, or None, and the outermost frame of lib
+    that it called (or `outer`)."""
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename)
@@ -90,8 +91,8 @@ def _walk(frame, outer):
 
 
 def site_of(trace) -> tuple[str, int, str]:
-    """Where an exception came from: (file, line, function) of the innermost frame of the user's,
-    else the innermost."""
+    """Where an exception was raised: (file, line, function) of the user's innermost frame in its
+    traceback, or of the outermost frame if none is the user's."""
     site = ("?", 0, "?")
     for frame, line in traceback.walk_tb(trace):
         code = frame.f_code
@@ -102,7 +103,7 @@ def site_of(trace) -> tuple[str, int, str]:
 
 
 def is_programs(frame) -> bool:
-    """Was the function of torch.distributed called by the program, and not by a library
+    """Was this function of torch.distributed called by the program or lib, and not by a library
     such as torch's DDP?"""
     while frame is not None and (
         frame.f_code.co_filename.endswith(TORCHS_CALLS) or _stands_between(frame)
@@ -115,7 +116,7 @@ def is_programs(frame) -> bool:
 
 
 def _stands_between(frame):
-    """Is it a dispatch mode's frame, or that of torch's op which the mode calls?"""
+    """Is this the frame of a dispatch mode, or of a function of torch that the mode calls?"""
     files = (one.f_code.co_filename for one in (frame, frame.f_back) if one is not None)
     return any(file in _between for file in files)
 

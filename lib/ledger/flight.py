@@ -1,15 +1,16 @@
-"""PyTorch's Flight Recorder: what a cluster without this course's ledger leaves behind when it
-hangs.
+"""PyTorch's Flight Recorder, which helps to explain a hang on a cluster that runs without this
+course's ledger.
 
 torch itself remembers the last 2000 collectives of each process (TORCH_FR_BUFFER_SIZE; torch 2.10
-only where that is set, as `lib.backend.join` does). Under NCCL a watchdog writes them to a file
-when a collective exceeds its timeout. gloo has no watchdog, but is recorded too, without its sends
-and receives: there `dump_after` plays the watchdog.
+does so only if that is set, as `lib.backend.join` does). Under NCCL a watchdog writes them to a
+file when a collective exceeds its timeout. Under gloo they are recorded, too, except for sends and
+receives, but there is no watchdog, so `dump_after` takes its place.
 
     on a rank   dump_after(seconds, folder), dump(folder)  torch's pickles folder/rank_0, rank_1 ...
     afterwards  read(folder) -> {rank: [record, ...]}      table(dumps), blame(dumps)
 
-A record is a dict: group, members, nth, op, elements, state.
+A record is a dict of one collective: group, members, nth (torch's number of it in its group), op,
+elements (of all inputs) and state.
 """
 
 import math
@@ -27,13 +28,13 @@ from lib.backend import torch_private
 
 
 def dump_after(seconds: float, folder: str) -> None:
-    """On a rank: write its dump to `folder` once it has called no collective for so many seconds,
-    whatever it does.
+    """On a rank: write its dump to `folder` once it has called no collective for `seconds`. A
+    thread does this, so it works although the rank hangs.
 
-    The recorder cannot be emptied. On ranks of earlier runs it also holds what those called: launch
-    with `fresh=True`.
+    The recorder cannot be emptied. On ranks that are reused it also contains the collectives of
+    earlier runs, so launch with `fresh=True`.
     """
-    recorded = _recorder()  # if there is none, it says so now
+    recorded = _recorder()  # if there is none, this raises now
 
     def calls():
         return [entry["record_id"] for entry in pickle.loads(recorded()).get("entries", [])]
@@ -46,15 +47,15 @@ def dump_after(seconds: float, folder: str) -> None:
                 seen, since = now, time.monotonic()
         dump(folder)
 
-    # Named so, it is no thread of the program's own: it sends nothing, and does not keep a deadlock
-    # from being proved.
+    # The name marks it as the launcher's thread. Since it sends nothing, it must not count as one
+    # of the program's threads, or no deadlock could be proved.
     threading.Thread(target=later, daemon=True, name="lib.launch.flight").start()
 
 
 def dump(folder: str) -> None:
     """On a rank: write what torch has recorded so far to `folder`/rank_<rank>."""
     found = pickle.loads(_recorder()())
-    if "" in found["pg_config"]:  # gloo's dumps name no group; NCCL's do
+    if "" in found["pg_config"]:  # gloo's dumps do not name the groups, NCCL's do
         found["pg_config"] = _groups()
     path = Path(folder, f"rank_{dist.get_rank()}")
     path.with_name(f".{path.name}").write_bytes(pickle.dumps(found))
@@ -93,7 +94,7 @@ def _records(found):
 
 
 def table(dumps: dict[int, list[dict]]) -> str:
-    """The records, a line each."""
+    """The records as a text table, one line for each."""
     lines = ["rank  group  nth  op            elements  state"]
     for rank, records in dumps.items():
         for r in records:
@@ -106,12 +107,12 @@ def table(dumps: dict[int, list[dict]]) -> str:
 
 # exercise: lab0.blame
 def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]:
-    """In each group, the first collective that went wrong, {group: (nth, op, ranks)}; {} if none
+    """The first collective of each group that went wrong: {group: (nth, op, ranks)}, {} if none
     did.
 
-    Wrong is a collective that some rank waits in while a member has not come so far, and one that
-    not all called with the same op and elements. ranks: who has not come, and whose call is not the
-    most frequent one.
+    A collective went wrong if some rank waits in it while a member has not called it yet, or if its
+    ranks called it with different ops or numbers of elements. ranks: those that have not called it,
+    and those whose call differs from the most frequent one.
     """
     called, reached = defaultdict(dict), {}
     for rank in sorted(dumps):
@@ -122,7 +123,7 @@ def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]
     wrong = {}
     for (group, nth), records in sorted(called.items()):
         kinds = {rank: (record["op"], record["elements"]) for rank, record in records.items()}
-        # of two as frequent: the lowest rank's
+        # if two are equally frequent, that of the lowest rank
         usual = Counter(kinds.values()).most_common(1)[0][0]
         guilty = [rank for rank, kind in kinds.items() if kind != usual]
         if any(record["state"] != "completed" for record in records.values()):
@@ -134,8 +135,8 @@ def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]
 
 
 def _recorder():
-    """torch's function that returns this process's records: a private one, NCCL's older than the
-    other backends'."""
+    """torch's private function that returns this process's records; NCCL has one of its own. Raises
+    RuntimeError if the recorder is off, or if this torch has no such function."""
     if (
         os.environ.get("TORCH_FR_BUFFER_SIZE") == "0"
         or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == "0"

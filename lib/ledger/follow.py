@@ -1,21 +1,23 @@
-"""When an op ends, and how the ledger learns it, on the two kinds of backend.
+"""How the ledger learns that an op has ended, on the two kinds of backend.
 
-    gloo  work.wait() blocks the host until the op has      the ledger writes down when wait
-          ended                                             returns; for an op that the program
-                                                            does not wait for yet, its future tells
+The left column says how the backend behaves, the right one what the ledger does about it:
 
-    NCCL  a GPU takes a group's ops from a queue, one by    the host polls, in short sleeps, whether
-          one; wait() only lets the stream wait, and an op  the op has ended: before `wait` returns,
-          that is called synchronously gives no Work        and after each synchronous op
+    gloo  work.wait() blocks the host until the op has      logs when `wait` returns; a collective
+          ended                                             that the program does not wait for yet
+                                                            is logged by a callback of its future
 
-          the call itself blocks the host where it is       written down before the call as a wait,
-          synchronous (barrier), and at the first message   and erased when the call returns
-          of two ranks, which NCCL connects then
+    NCCL  a GPU takes a group's ops from a queue, one by    lets the host poll, in short sleeps,
+          one; wait() only lets the stream wait, and an op  until the op has ended, before `wait`
+          that is called synchronously gives no Work        returns and after each synchronous op
+
+          the call itself may block the host if it is       logs a wait before the call, and erases
+          synchronous (barrier), and at the first message   it when the call returns
+          between two ranks, when NCCL connects them
 
           queue of a group:  [all_reduce][send + recv, a batch][recv] ...      item 0, 1, 2, ...
 
-So with a ledger a rank on a GPU blocks where it would block on the CPU, and hangs, timelines and
-rounds are described in the same words. Without a ledger nothing of this is installed.
+With a ledger, a rank on a GPU therefore blocks where it would block on the CPU, so hangs, timelines
+and rounds can be described in the same words for both. Without a ledger none of this is installed.
 """
 
 import contextlib
@@ -29,25 +31,25 @@ EVERY = 0.002  # seconds between two polls of ops that the program does not wait
 
 
 class Blocking:
-    """Works whose `wait` blocks: gloo's."""
+    """Follows Works whose `wait` blocks the host, which are gloo's."""
 
     def __init__(self, log):
         self.log, self.last = log, threading.local()
         self.live: dict[
             int, tuple
-        ] = {}  # id(work) -> (slot, weak reference, what a receive from anyone resolves)
+        ] = {}  # id(work) -> (slot, weak reference, how to name the source of a receive from any)
 
     def given(self, work, slot, resolves, blocking):
-        """The op has begun. blocking: its wait follows at once, and no callback is
-        needed: 3x cheaper."""
+        """The op has begun. blocking: its wait follows at once, so it needs no callback, which
+        makes it 3 times cheaper."""
         if work is None:
             self.log.timestamp(slot, "done")
             return
-        self.last.work = work  # keeps this wrapper alive until C++ hands it to Python
+        self.last.work = work  # keeps this wrapper alive until C++ returns it to Python
         key = id(work)
         self.live[key] = (slot, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
         if not blocking:
-            # gloo's messages have no future: their end is wait's return
+            # gloo's messages have no future: they have ended when `wait` returns
             with contextlib.suppress(RuntimeError):
                 work.get_future().add_done_callback(lambda _: self.log.timestamp(slot, "done"))
 
@@ -67,35 +69,36 @@ class Blocking:
         self.log.settle(self.live[id(work)][0])
 
     def close(self) -> None:
-        """Let go of the last work: torch may keep this object's recorder until the next one."""
+        """Drop the last work, because torch may keep this object's recorder alive until the
+        next."""
         self.last = threading.local()
 
 
 class Item:
-    """One item of a group's queue: an op, or a batch of messages. `ended()` asks the device
-    whether it is done."""
+    """One item of a group's queue on the GPU: an op, or a batch of messages. `ended()` asks the
+    device whether it is done."""
 
     def __init__(self, number):
         self.number, self.slots, self.ended, self.done = number, [], None, False
-        self.blocks = False  # does the host stay in its call until the others have come?
+        self.blocks = False  # may its call block the host until the others have called?
 
 
 class Queued:
-    """Ops of stream-ordered groups: NCCL's. A thread polls those that the program does not wait
-    for."""
+    """Follows the ops of stream-ordered groups, which are NCCL's. A thread polls those that the
+    program does not wait for."""
 
     def __init__(self, log):
         self.log, self.lock, self.last = log, threading.RLock(), threading.local()
         self.counts: dict[str, int] = {}  # group's name -> items so far
-        self.batches: dict[str, Item] = {}  # group's name -> the batch that is being put together
-        self.waiting: list[Item] = []  # given to the device, and not seen to end
+        self.batches: dict[str, Item] = {}  # group's name -> the batch that is being collected
+        self.waiting: list[Item] = []  # given to the device, and not yet seen to have ended
         self.live: dict[int, tuple] = {}  # id(work) -> (item, weak reference)
         # (group's name, "send" or "recv", peer) of all messages so far
         self.met: set[tuple] = set()
         self.more, self.closed, self.thread = threading.Event(), False, None
 
     def item(self, group: str) -> Item:
-        """The item of an op that is posted now: one of its own, or its batch's."""
+        """The item of an op that is posted now: that of its batch, or a new one."""
         with self.lock:
             return self.batches.get(group) or self._next(group)
 
@@ -112,15 +115,16 @@ class Queued:
             return self.batches.pop(group)
 
     def is_first(self, *message) -> bool:
-        """Is it the first of its kind (group, "send" or "recv", peer)? NCCL then connects
-        the two ranks."""
+        """Is this the first (group, "send" or "recv", peer)? If so, NCCL now connects the two
+        ranks, which blocks the host."""
         first = message not in self.met
         self.met.add(message)
         return first
 
     @contextlib.contextmanager
     def calling(self, group: str, item: Item):
-        """Inside, the host is in the call that gives `item` to the device."""
+        """Inside, the host is in the call that gives `item` to the device. If that call may block,
+        it is logged as a wait for as long as it lasts."""
         blocks = item.blocks and item.slots and self.batches.get(group) is not item
         if blocks:
             self._stamp(item, "wait_from", threads=threads())
@@ -131,12 +135,12 @@ class Queued:
                 self.log.erase(slot, "wait_from")
 
     def given(self, group: str, item: Item, work, device: torch.device) -> None:
-        """The device has the op. Without a Work it was called synchronously, and is
-        waited for here."""
-        if self.batches.get(group) is item:  # only a part of it: `end_batch` follows
+        """The device has the op. If there is no Work, it was called synchronously, so we wait for
+        it here."""
+        if self.batches.get(group) is item:  # only one op of a batch: `end_batch` follows
             return
-        # Without a Work, torch has let the current stream wait: what comes after it there comes
-        # after the op.
+        # Without a Work, torch has let the current stream wait for the op, so an event that is
+        # recorded there now is reached only after the op.
         item.ended = (
             work.is_completed
             if work is not None
@@ -171,10 +175,8 @@ class Queued:
             self.log.settle(slot)
 
     def finish(self) -> None:
-        """Wait for all that the device was given: a rank that returned before would hang as it
-        leaves.
-
-        What the program has not waited for stays owed all the same.
+        """Wait for all ops that the device was given, because a rank that returned earlier could
+        hang while it leaves. Ops that the program has not waited for stay owed.
         """
         for item in list(self.waiting):
             self._until_done(item)
@@ -186,7 +188,7 @@ class Queued:
             self._poll()
             if not item.done:
                 time.sleep(delay)
-                # late by a twentieth at most
+                # the end is seen late by a twentieth of the wait, and by 5 ms at most
                 delay = min(0.005, max(2e-5, 0.05 * (time.monotonic() - began)))
 
     def _stamp(self, item, which, **facts):
@@ -194,12 +196,12 @@ class Queued:
             self.log.timestamp(slot, which, **facts)
 
     def _poll(self):
-        """Write down which items have ended; returns whether some have not."""
+        """Log which items have ended; returns whether some have not."""
         with self.lock:
             for item in self.waiting:
                 item.done = item.ended()
                 if item.done:
-                    item.ended = None  # it holds the Work, and NCCL's Work its outputs
+                    item.ended = None  # it refers to the Work, and NCCL's Work to its outputs
                     self._stamp(item, "done")
             self.waiting = [item for item in self.waiting if not item.done]
             return bool(self.waiting)
@@ -220,11 +222,11 @@ class Queued:
 
 
 def threads() -> int:
-    """Python threads of this rank that may communicate: not the launcher's or ours, nor one that
-    has nothing to do.
+    """How many Python threads of this rank may communicate. A wait is certain only if it is one.
 
-    Nor one that C++ began and Python knows all the same, as autograd's of a GPU: the main thread
-    waits for that one.
+    We leave out the launcher's and our own threads, and those that have nothing to do. We also
+    leave out threads that C++ began (autograd's, for a GPU), because the main thread waits for
+    them.
     """
     count = threading.active_count()
     if count == 1:

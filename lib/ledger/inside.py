@@ -1,16 +1,17 @@
-"""Which module of the model a collective belongs to that torch's own code has called: FSDP2,
-DTensor or DDP.
+"""Finds the module of the model for which torch's own code (FSDP2, DTensor or DDP) has called a
+collective, because the user's line, such as `loss.backward()`, does not name it. Where we look
+depends on the caller:
 
-    who calls it   where the module is known from
+    called by      where the module is found
     FSDP2          the FSDPParamGroup whose method is on the stack: its module and its parameters,
                    by their names
     DTensor        the operator that needs it, and in forward the modules on the stack, from the
                    model inwards
-    DDP's reducer  C++: nothing is on the stack. It reduces the buckets in order, so it is the next
-                   one of the DDP module whose forward ran last; the elements tell which parameters
-                   it has
+    DDP's reducer  nothing is on the stack, because it is C++. It reduces the buckets in order, so
+                   this is the next one of the DDP module whose forward ran last; from its number of
+                   elements we infer its parameters
 
-Only ops that the program has not called itself are looked at, so the others cost nothing.
+We only look at ops that the program has not called itself, so the others do not become slower.
 """
 
 import os
@@ -23,22 +24,22 @@ FSDP, DTENSOR = (
     TORCH + os.path.join("distributed", *path)
     for path in (("fsdp", "_fully_shard", ""), ("tensor", ""))
 )
-# what Python sees of autograd's C++; on a GPU's thread: nothing
+# all that Python sees of autograd's C++ code; on the thread of a GPU it sees nothing
 BACKWARD = TORCH + os.path.join("autograd", "graph.py")
 MODULES = TORCH + os.path.join("nn", "modules", "module.py")
 
 
 class Inside:
-    """What this rank knows of its models."""
+    """What this rank knows of its models: the names of their modules, and DDP's progress."""
 
     def __init__(self):
         # model -> {id(module): its name in it}
         self.names: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-        # the DDP module whose forward ran last; its buckets since then
+        # the DDP module whose forward ran last, and how many of its buckets were reduced since
         self.ddp, self.buckets = (lambda: None), 0
 
     def forward(self, plain):
-        """DDP's forward, noted."""
+        """DDP's forward, wrapped to remember the module and count its buckets from zero."""
 
         def forward(ddp, *args, **kwargs):
             self.ddp, self.buckets = weakref.ref(ddp), 0
@@ -47,7 +48,8 @@ class Inside:
         return forward
 
     def __call__(self, frame, op: str, numel: int) -> str:
-        """In words, for an op that was called from `frame`; "" where nothing is known."""
+        """In words, what an op of `numel` elements that was called from `frame` is for; "" if that
+        is not known."""
         modules, operator, begun = [], "", frame
         while frame is not None:
             file = frame.f_code.co_filename
@@ -66,7 +68,8 @@ class Inside:
         return self._bucket(numel) if op == "all_reduce" and in_backward else ""
 
     def _name(self, modules):
-        """The name of the innermost module in the outermost, as in model.named_modules()."""
+        """The name of the innermost of these modules within the outermost, the model, as
+        model.named_modules() gives it."""
         if not modules:
             return ""
         inner, model = modules[0], modules[-1]
@@ -85,8 +88,8 @@ class Inside:
 
 
 def parameter_names(ddp) -> dict[str, torch.nn.Parameter]:
-    """{name: parameter} of a DistributedDataParallel, in the order in which its
-    reducer numbers them."""
+    """{name: parameter} of a DistributedDataParallel, in the order in which its reducer numbers
+    them."""
     ignored = getattr(ddp, "parameters_to_ignore", ())
     return {
         name: p
@@ -96,8 +99,8 @@ def parameter_names(ddp) -> dict[str, torch.nn.Parameter]:
 
 
 def _parameters_of(numel, named):
-    """Which parameters in a row have so many elements together, in words; "" if
-    none or several do."""
+    """In words, the consecutive parameters that have `numel` elements together, which must be those
+    of the bucket; "" if there are none, or several candidates."""
     sizes, found = [(name, p.numel()) for name, p in named.items()], []
     for first in range(len(sizes)):
         total = 0

@@ -1,19 +1,21 @@
 """One rank's log: a memory-mapped file that outlives the rank. (PyTorch's Flight Recorder keeps a
-similar ring, in the memory of the rank.)
+similar ring in the memory of the rank, where it is lost when the rank is killed.)
 
-    header | totals, a line per peer | entry | ... | entry   a ring: the newest overwrite the oldest
+    header | totals, one per peer | entry | ... | entry   a ring: the newest overwrite the oldest
 
-The rank writes an entry *before* the call it describes, and the times as they happen. The kernel
-keeps the pages when the process dies, so the parent can read the log while the rank is stuck, and
-after SIGKILL or a crash. Entries have a fixed size. What is text (a source line, a group's members)
-is written once to a second file, a line each, and the entry holds the line's number.
+The rank writes an entry *before* the call that it describes, and adds the times as they happen. The
+kernel keeps the pages when the process dies, so the parent can read the log while the rank is
+stuck, and also after SIGKILL or a crash. Entries have a fixed size. Text (a source line, a group's
+members) is therefore written once, as a line of a second file, and entries store that line's
+number.
 
-A log is bounded: the ring keeps the last `capacity` entries. Two things never wrap: the totals per
-peer, and in each entry `nth` and `chain`, the count and the rolling hash of all entries of its
-channel so far. Ranks whose chains agree at the same `nth` agreed on everything before it, whatever
-has been overwritten since.
+A log is bounded, because the ring keeps only the last `capacity` entries. Two things still cover
+the full run: the totals per peer, and in each entry `nth` and `chain`, which are the count and the
+rolling hash of all ops of its channel so far. If the chains of two ranks agree at the same `nth`,
+the ranks called matching ops until then, even if these entries have been overwritten.
 
-Channel: a group, for its collectives; (group, source, destination, tag), for messages.
+A channel contains the ops that are paired by their order: for collectives it is their group, for
+messages (group, source, destination, tag).
 """
 
 import hashlib
@@ -28,8 +30,8 @@ from dataclasses import dataclass, field
 from lib.ledger.splits import SPLIT, SplitsReader
 
 RUNNING, RETURNED, RAISED, EXITED = 1, 2, 3, 4  # 0: the rank has not begun
-KILLED = 5  # the reader says so: the process is gone, and the rank itself said RUNNING last
-# magic pid rank world_size capacity state count touches began wall left
+KILLED = 5  # concluded by the reader: the process is gone, and the rank's last state is RUNNING
+# magic pid rank world_size capacity state count touches began wall left: see `Head`
 HEADER = struct.Struct("<8sqqqqqqqddd")
 COUNT_AT, TOUCHES_AT, STATE_AT, LEFT_AT = 48, 56, 40, 80
 TOTALS = struct.Struct("<qqq")  # to one peer: messages, elements, bytes
@@ -43,7 +45,7 @@ TIMES = {
 THREADS_AT, PEER_AT, NTH_AT = 28, 20, 88
 MAGIC = b"ledger02"
 OWED = (
-    0x8000  # with the threads of an entry: the program has begun its op, and is yet to wait for it
+    0x8000  # a bit of an entry's `threads`: the program has begun its op, and is yet to wait for it
 )
 DEFAULT_CAPACITY = 1 << 16
 now = time.monotonic
@@ -51,11 +53,11 @@ now = time.monotonic
 
 @dataclass(slots=True)
 class Entry:
-    """One communication op, as its rank posted it. Times in seconds since the first rank began;
-    None: not yet."""
+    """One communication op, as its rank posted it. Times are in seconds since the first rank began;
+    a time is None until its event has happened."""
 
     rank: int
-    seq: int  # n-th entry of this rank's log
+    seq: int  # index of this entry in its rank's log, from 0
     op: str  # "send", "recv", "all_reduce", ..., or "mark"
     reduce_op: str  # "sum", "max", ..., or ""
     dtype: str  # "float32"
@@ -65,28 +67,29 @@ class Entry:
     tag: int  # of a message
     shape: tuple[int, ...]
     numel: int
-    nbytes: int  # a message: its size. A collective: the payload this rank gave
-    nth: int  # n-th op of its channel, from 0
+    nbytes: int  # of a message its size, of a collective the payload that this rank gave
+    nth: int  # index in its channel, from 0; -1 while the source of a receive is not known
     chain: int  # rolling hash of the channel up to this op
-    # NCCL: n-th item of its group's queue on the GPU, a batch's ops have one together; gloo: -1
+    # NCCL: index of its item in its group's queue on the GPU (a batch is one item); gloo: -1
     item: int
-    posted: float
-    wait_from: float | None
-    wait_to: float | None
-    done: float | None
-    threads: int  # Python threads alive when the wait began
-    file: str
+    posted: float  # just before the call
+    wait_from: float | None  # its rank began to wait for it
+    wait_to: float | None  # this wait returned
+    done: float | None  # the op itself was seen to have ended
+    threads: int  # Python threads that might communicate when the wait began
+    file: str  # of the line that called it; of a mark, its label
     line: int
     function: str
-    # the lib function that the line called, e.g. "ring.ring_all_reduce"
+    # the lib function that this line called, e.g. "ring.ring_all_reduce"
     via: str = field(default="")
     inside: str = (
-        ""  # the module that it belongs to, where torch's own code called it (lib/ledger/inside.py)
+        ""  # the module that it is for, if torch's own code called it (lib/ledger/inside.py)
     )
-    # of a collective that may be uneven: elements for each rank of the group
+    # of a collective that may be uneven: the elements that this rank gives to each rank of its
+    # group
     gives: tuple[int, ...] = ()
-    takes: tuple[int, ...] = ()  # and elements that this rank expects from each
-    owed: bool = False  # the program has begun it to wait for it later, and has not waited
+    takes: tuple[int, ...] = ()  # and those that it expects from each
+    owed: bool = False  # the program has begun it in order to wait later, and has not waited yet
 
     @property
     def is_message(self) -> bool:
@@ -106,8 +109,8 @@ class Entry:
 
 
 def lay_out(folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY) -> None:
-    """Make the empty log of a rank that has not begun, so that it can be read from the
-    start. A sparse file."""
+    """Make the empty log of a rank that has not begun, so that the parent can read it from the
+    start. The file is sparse: entries that are never written take no disk space."""
     path = f"{folder}/log{rank}"
     if not os.path.exists(path):
         with open(path, "wb") as file:
@@ -116,8 +119,8 @@ def lay_out(folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAP
 
 
 class LogWriter:
-    """The rank's side. `record` returns the entry's slot in the ring, (offset, seq); `timestamp`
-    writes one of its times there."""
+    """The rank's side of the log. `record` returns the entry's slot in the ring, (offset, seq), and
+    `timestamp` writes one of its times there later."""
 
     def __init__(self, folder: str, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY):
         """Open the log that `lay_out` made in `folder`, or make it; the rank has not begun yet."""
@@ -142,7 +145,7 @@ class LogWriter:
         self._write_header(0)
 
     def _write_header(self, state):
-        # Not pack_into, which clears the bytes first: the parent may be reading.
+        # pack_into would clear the bytes first, and the parent may be reading them.
         self.map[: HEADER.size] = HEADER.pack(
             MAGIC,
             os.getpid(),
@@ -158,19 +161,20 @@ class LogWriter:
         )
 
     def begin(self) -> None:
-        """This rank is RUNNING from now on; what it did before, such as to connect, counts
-        towards no timeout."""
+        """This rank is RUNNING from now on. The time that it took before, for example to connect,
+        does not count towards a timeout."""
         self._write_header(RUNNING)
 
     def name(self, text: object) -> int:
-        """The number of `text` (anything JSON can hold) in the names file."""
+        """The number of `text` (any hashable value that JSON can store) in the names file, to which
+        it is appended at its first use."""
         number = self.names.get(text)
         if number is None:
             with self.lock:
                 if text in self.names:  # another thread has just written it
                     return self.names[text]
                 number = len(self.names)
-                # more distinct source lines than a program has: keep counting, lose the text
+                # no program should have so many different source lines: lose the text, but go on
                 if number > 0xFFFF:
                     return 0xFFFF
                 os.write(self.names_fd, (json.dumps(text) + "\n").encode())
@@ -195,10 +199,10 @@ class LogWriter:
         item=-1,
         owed=False,
     ):
-        """Write an entry before its op begins. Strings come as numbers from `name`; `channel` None:
-        resolve later.
+        """Write an entry before its op begins; returns its slot. Texts are numbers from `name`.
 
-        tag: of a collective the number of its splits (lib/ledger/splits.py), 0 for none.
+        channel: None for a receive from any source, until `resolve` names it. tag: for a
+        collective, the number of its splits (lib/ledger/splits.py), or 0 if it has none.
         """
         with self.lock:
             seq, nth, chain = self.count, -1, 0
@@ -219,7 +223,7 @@ class LogWriter:
     def _advance(self, channel, signature):
         state = self.channels.setdefault(channel, [0, 0])
         nth, state[0] = state[0], state[0] + 1
-        # FNV-1a's multiplier
+        # the multiplier of FNV-1a
         state[1] = ((state[1] * 0x100000001B3) ^ signature) & 0xFFFFFFFFFFFFFFFF
         return nth, state[1]
 
@@ -239,8 +243,9 @@ class LogWriter:
             TOTALS.pack_into(self.map, at, messages + 1, total + elements, size + nbytes)
 
     def timestamp(self, slot: tuple[int, int], which: str, threads: int | None = None) -> None:
-        """Write down one of an entry's times. threads: of a wait's beginning; whose wait it is,
-        `settle` says."""
+        """Write one of an entry's times (`which`), now. threads: how many there are as a wait
+        begins. The op stays owed until `settle`, because the ledger itself may be the one that
+        waits."""
         at, seq = slot
         with self.lock:
             if self._still(at, seq):
@@ -251,14 +256,14 @@ class LogWriter:
                 self._touch()
 
     def owed(self, since: int) -> bool:
-        """Does the program still have to wait for one of the ops from number `since` on?"""
+        """Is there an op, number `since` or later, that the program still has to wait for?"""
         with self.lock:
             seqs = range(max(since, self.count - self.capacity), self.count)
             offsets = [self.first + (seq % self.capacity) * ENTRY.size for seq in seqs]
             return any(self._threads(at) & OWED for at in offsets)
 
     def erase(self, slot: tuple[int, int], which: str) -> None:
-        """Take back one of an entry's times."""
+        """Remove one of an entry's times."""
         at, seq = slot
         with self.lock:
             if self._still(at, seq):
@@ -266,7 +271,8 @@ class LogWriter:
                 self._touch()
 
     def settle(self, slot: tuple[int, int]) -> None:
-        """The program waits for this op, or has seen its end in another way."""
+        """The op is no longer owed: the program waits for it, or has seen in another way that it
+        has ended."""
         at, seq = slot
         with self.lock:
             if self._still(at, seq) and self._threads(at) & OWED:
@@ -279,8 +285,8 @@ class LogWriter:
         return struct.unpack_from("<q", self.map, at)[0] == seq
 
     def touch(self) -> None:
-        """Something next to this log has changed: the watch over the ranks sees
-        that this one goes on."""
+        """Count a change in a file next to this log, so that the launcher's watch sees that this
+        rank still makes progress."""
         with self.lock:
             self._touch()
 
@@ -297,28 +303,29 @@ class LogWriter:
 
 
 def signature_of(*facts: object) -> int:
-    """A 64-bit number that is the same on every rank for the same facts."""
+    """A 64-bit hash that is the same on every rank for the same facts, unlike Python's own."""
     return int.from_bytes(hashlib.blake2b(repr(facts).encode(), digest_size=8).digest(), "little")
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A log's header, as it was when read."""
+    """A log's header, as it was when it was read."""
 
     pid: int
     rank: int
     world_size: int
-    capacity: int
-    state: int
-    count: int
-    touches: int
-    began: float
-    wall: float
-    left: float
+    capacity: int  # entries that the ring can store
+    state: int  # 0, RUNNING, RETURNED, ...
+    count: int  # entries written so far
+    touches: int  # changes so far, of entries and of their times
+    began: float  # time.monotonic()
+    wall: float  # time.time() at the same instant, to align nodes
+    left: float  # time.monotonic()
 
 
 class LogReader:
-    """The parent's side: reads a log that may be written at this moment, or whose rank is dead."""
+    """The parent's side: reads a log while its rank may be writing it, or after the rank has
+    died."""
 
     def __init__(self, folder: str, rank: int):
         self.path, self.rank = f"{folder}/log{rank}", rank
@@ -337,7 +344,7 @@ class LogReader:
         return Head(*rest)
 
     def totals(self) -> list[tuple[int, int, int]]:
-        """For each peer: messages, elements, bytes sent to it since the rank began."""
+        """For each peer, the (messages, elements, bytes) sent to it since the rank began."""
         world_size = self.head().world_size
         return [
             TOTALS.unpack_from(self.map, HEADER.size + TOTALS.size * peer)
@@ -351,8 +358,8 @@ class LogReader:
         return self.names[number] if number < len(self.names) else None
 
     def entries(self, zero: float = 0.0) -> list[Entry]:
-        """The entries the ring still holds, oldest first, times relative to `zero`
-        (monotonic seconds)."""
+        """The entries that the ring still holds, oldest first, with times relative to `zero`, a
+        reading of the rank's time.monotonic()."""
         head, out = self.head(), []
         first = HEADER.size + TOTALS.size * head.world_size
         for seq in range(max(0, head.count - head.capacity), head.count):

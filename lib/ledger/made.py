@@ -1,13 +1,13 @@
-"""The process groups that each rank made: a text file next to its log, because torch tells the
-ranks' groups apart by number alone.
+"""Records the process groups that each rank made, in a text file next to its log. We need this
+because torch identifies a group across ranks only by its number:
 
     rank 0  new_group([0, 3])  torch calls it group 1  the n-th group of a rank is group n on every
     rank 1  new_group([1, 2])  torch calls it group 1  rank, so these two meet at one address, and
                                                        mix up or hang
 
-`new_group` must therefore be called by every rank, for every group, in the same order. A group that
-only its members make (use_local_synchronization=True) is named by a hash of its ranks instead, and
-is not written down here.
+Therefore every rank must call `new_group` for every group, in the same order. Groups that only
+their members make (use_local_synchronization=True) are not recorded, because torch names them by a
+hash of their ranks instead.
 """
 
 import json
@@ -19,11 +19,11 @@ from lib.ledger.log import now
 
 @dataclass(frozen=True)
 class Made:
-    """One call of new_group. Times in seconds as an Entry's; done None: the call
-    has not returned."""
+    """One call of new_group. Times are in seconds, as in an Entry; `done` is None if the call has
+    not returned."""
 
     rank: int
-    number: int  # torch's number of the group: how many this rank had made before
+    number: int  # torch's number of the group: how many groups this rank had made before it
     members: tuple[int, ...]  # global ranks
     file: str
     line: int
@@ -33,7 +33,8 @@ class Made:
 
 
 class GroupsWriter:
-    """The rank's side: a line when a call begins, a second one when it has returned."""
+    """The rank's side. It writes a line when a call begins, and a second one when it has returned,
+    so that the parent can see a rank that hangs inside the call."""
 
     def __init__(self, log):
         self.log, self.path = log, f"{log.folder}/groups{log.rank}"
@@ -51,7 +52,7 @@ class GroupsWriter:
 
 
 def read(folder: str, rank: int, zero: float) -> list[Made]:
-    """The groups of one rank, in the order it made them; times relative to `zero`."""
+    """The groups of one rank, in the order in which it made them, with times relative to `zero`."""
     path = f"{folder}/groups{rank}"
     if not os.path.exists(path):
         return []

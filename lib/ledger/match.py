@@ -1,12 +1,15 @@
-"""The audit: compare the ranks' logs, and see whether they are about the same communication.
+"""The audit compares the ranks' logs, to find out whether they are about the same communication.
+
+Ops carry no name, so they are paired by their order, as the backends pair them:
 
     collectives   n-th op of a group on rank 0  <->  n-th op of that group on every other member
     messages      n-th send from a to b (same tag)  <->  n-th receive on b from a
 
-gloo accepts these in silence, and the results are wrong: SUM against MAX, float32 against int32, a
-receive larger than its send, a part of an all_to_all larger than what is given. They are findings.
-Two collectives of one shape in swapped order cannot be told from a program that meant it: if the
-source lines differ, that is a warning (`certain=False`) that names both.
+gloo silently accepts pairs that do not fit, and the results are wrong: SUM against MAX, float32
+against int32, a receive larger than its send, an all_to_all in which a rank expects more than it is
+given. Each of these is a finding. If ranks call two collectives of one shape in swapped order,
+their logs look like those of a program that meant it. When the source lines differ, the audit
+therefore gives a warning (`certain=False`) that names both lines.
 """
 
 import math
@@ -23,10 +26,10 @@ from lib.ledger.words import group_text, ranks_text, say, site
 
 @dataclass(frozen=True)
 class Finding:
-    """Where the logs disagree. certain: proved; else a warning."""
+    """One disagreement between the logs. certain: it is proved; otherwise it is a warning."""
 
     # What differs: "reduce op", "dtype", "shape", "op", "root", "size", "split", "module", "group",
-    # "order", "history". Or what is absent: "missing", a partner; "unwaited", a wait.
+    # "order" or "history". Or what is absent: a partner ("missing") or a wait ("unwaited").
     kind: str
     text: str
     certain: bool
@@ -34,8 +37,8 @@ class Finding:
 
 
 def audit(ledger: Ledger, ended: bool = True) -> list[Finding]:
-    """Compare the logs. ended: every rank has left its function, so an op that a partner lacks is
-    missing for good."""
+    """Compare the logs; certain findings come first. ended: every rank has left its function, so a
+    partner or a wait that is absent now will never come, and is a finding, too."""
     findings = (
         _audit_groups(ledger) + _audit_collectives(ledger, ended) + _audit_messages(ledger, ended)
     )
@@ -48,7 +51,8 @@ EVERY_GROUP = "every rank must call new_group for every group, in the same order
 
 
 def _audit_groups(ledger):
-    """The first group that ranks made with different members under the same number."""
+    """A finding for the first group that ranks made with different members under the same number,
+    because torch takes groups of one number for the same group (lib/ledger/made.py)."""
     for number, made in sorted(_groups_by_number(ledger).items()):
         alike = _alike(made, lambda group: group.members)
         if len(alike) > 1:
@@ -72,8 +76,8 @@ def _audit_groups(ledger):
 
 
 def groups_not_made(ledger: Ledger) -> list[Finding]:
-    """The first group that some ranks made and others did not: as far as is known, that goes well
-    with gloo alone."""
+    """A warning for the first group that some ranks made and others did not. It is not an error
+    with gloo, which is the only backend known to tolerate it."""
     for number, made in sorted(_groups_by_number(ledger).items()):
         if len(made) < ledger.world_size and len({group.members for group in made.values()}) == 1:
             absent = [rank for rank in range(ledger.world_size) if rank not in made]
@@ -88,7 +92,7 @@ def groups_not_made(ledger: Ledger) -> list[Finding]:
 
 
 def _groups_by_number(ledger):
-    """{torch's number of a group: {rank: what it made under that number}}."""
+    """{torch's number of a group: {rank: the group that it made under that number}}."""
     by_number = defaultdict(dict)
     for made in ledger.groups:
         for group in made:
@@ -97,7 +101,7 @@ def _groups_by_number(ledger):
 
 
 def _alike(by_rank, key):
-    """{what `key` says: [the ranks of which it says so]}, by the lowest rank."""
+    """Group the ranks by the key of their things: {key: [rank, ...]}, ordered by lowest rank."""
     alike = defaultdict(list)
     for rank, thing in sorted(by_rank.items()):
         alike[key(thing)].append(rank)
@@ -105,7 +109,7 @@ def _alike(by_rank, key):
 
 
 def called(made: Made) -> str:
-    """The line that made a group."""
+    """The line that made a group, in words."""
     return position(made.file, made.line, made.function)
 
 
@@ -151,7 +155,8 @@ def _audit_collectives(ledger, ended):
 
 
 def _compare_history(first, present, n):
-    """The oldest op that all logs still hold: do the hashes agree on everything before it?"""
+    """At the oldest op that all logs still hold, compare the rolling hashes, which tell whether the
+    ranks agreed on everything before it, although those entries have been overwritten."""
     if n == 0 or len({e.chain for e in present.values()}) == 1:
         return []
     if any(_difference(first, e) for e in present.values()):
@@ -182,8 +187,8 @@ def _difference(a: Entry, b: Entry) -> str | None:
 
 
 def _split_finding(present):
-    """Does a rank of this collective expect another number of elements from a rank than
-    that one gives it?"""
+    """A finding if a rank of this collective expects more or fewer elements from a rank than that
+    rank gives it, else None."""
     members = next(iter(present.values())).members
     split = [present[rank] for rank in members if rank in present and present[rank].gives]
     if len(split) == len(members) and [e.takes for e in split] == list(
@@ -227,7 +232,7 @@ SPLIT_ADVICE = {
 
 
 def _row(entry):
-    """Elements of a row, in which an all_to_all_single counts; 1 elsewhere."""
+    """Elements of a row, the unit in which an all_to_all_single counts its splits; else 1."""
     return max(1, math.prod(entry.shape[1:])) if entry.op == "all_to_all_single" else 1
 
 
@@ -241,19 +246,19 @@ def _counted(entry, elements):
 
 
 def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
-    """Ops that the program began to wait for later, and did not: what they give may come after it
-    was used.
+    """Warnings for asynchronous ops that the program never waited for, so that it may have used
+    their result before it was there.
 
-    left: the ranks that have left their function, None for all; others may still wait.
+    left: the ranks that have left their function, None for all. Other ranks may still wait.
     """
-    alike = defaultdict(list)  # what is the same in a loop and on several ranks
+    alike = defaultdict(list)  # one finding for all rounds of a loop, and for all ranks
     for entry in ledger.entries:
         if entry.owed and (left is None or entry.rank in left):
             kind = entry.op if entry.is_message else "collective"
             alike[kind, entry.op, site(entry)].append(entry)
     findings = []
     for (kind, _, _), entries in alike.items():
-        first = min(entries, key=lambda entry: entry.rank)  # not the one that was posted first
+        first = min(entries, key=lambda entry: entry.rank)  # the one posted first varies
         ranks = sorted({entry.rank for entry in entries})
         times = f" ({len(entries)} times)" if len(entries) > len(ranks) else ""
         others = (
@@ -261,7 +266,7 @@ def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
             if len({entry.peer for entry in entries}) > 1
             else []
         )
-        too = f" (on {ranks_text(others)}, too)" if others else ""  # each with a partner of its own
+        too = f" (on {ranks_text(others)}, too)" if others else ""  # to another partner
         who = ranks_text([rank for rank in ranks if rank not in others])
         danger = UNWAITED[kind]
         text = (
@@ -298,7 +303,8 @@ def _collective_finding(kind, first, present, n):
 
 def _audit_messages(ledger, ended):
     pairs = defaultdict(dict)  # (channel, n) -> "send" / "recv" -> entry
-    # ranks that still wait for a message from anyone: it may be any that lacks its receive
+    # Ranks whose receive from any source is still open: it may take any message that lacks its
+    # receive.
     unresolved = set()
     for entry in ledger.entries:
         if entry.is_message and entry.nth < 0:

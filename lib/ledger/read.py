@@ -1,5 +1,5 @@
-"""The ranks' logs, read together: `Logs` are the files, `Ledger` is what was read from them, plain
-data."""
+"""Reads the logs of all ranks together. `Logs` are the files, which may still change; `Ledger` is
+what was read from them, plain data that others can analyse."""
 
 import glob
 import os
@@ -17,12 +17,12 @@ UNITS = ("messages", "elements", "bytes")
 
 
 class Logs:
-    """The files of all ranks. Read them while the ranks run, after they ended, or
-    after they died."""
+    """The files of all ranks. They can be read while the ranks run, after they have ended, and
+    after they have died."""
 
     def __init__(self, folder: str, world_size: int | None = None):
-        """world_size: how many there must be (None: find the logs in `folder`, and be sure that
-        none is missing)."""
+        """world_size: how many ranks there are. None: find the logs in `folder`, and raise
+        FileNotFoundError if there are none or some are missing."""
         if world_size is None:
             world_size = _find(folder)
         self.folder = folder
@@ -33,7 +33,7 @@ class Logs:
         return [reader.head() for reader in self.readers]
 
     def read(self) -> "Ledger":
-        """All that the logs hold now."""
+        """All that the logs contain now."""
         heads = self.heads()
         zero = _zero(heads)
         return Ledger(
@@ -63,12 +63,12 @@ def _find(folder):
 
 
 def _zero(heads):
-    """For each rank, the instant on its own clock at which the first rank began (every node
-    has its own clock)."""
+    """For each rank, the reading of its own monotonic clock when the first rank began. Every node
+    has a monotonic clock of its own, so nodes are aligned by their wall clocks."""
     heads_begun = [head for head in heads if head.state] or heads
     first = min(head.wall for head in heads_begun)
     own = [head.began - (head.wall - first) for head in heads]
-    # One machine has one clock; the difference of two readings of the wall clock would only add
+    # On one machine all ranks have the same monotonic clock, and the wall clock would only add
     # noise.
     drift = [head.began - head.wall for head in heads_begun]
     one_clock = max(drift) - min(drift) < 0.1
@@ -76,7 +76,8 @@ def _zero(heads):
 
 
 class Ledger:
-    """What all ranks of a run did. Plain data: it outlives the run and its files."""
+    """What all ranks of a run communicated. It is plain data, so it outlives the run and its
+    files."""
 
     def __init__(
         self,
@@ -86,11 +87,10 @@ class Ledger:
         zero: Any = None,
         groups: Any = None,
     ) -> None:
-        """by_rank: each rank's entries in order; totals: (N, N, 3) sent (None: sum entries); lost:
-        overwritten.
-
-        zero: for each rank, what time.monotonic() said there at the instant 0 of its entries; None:
-        0. groups: for each rank, the groups that it made, in order; None: not known.
+        """by_rank: each rank's entries, in order. totals: (N, N, 3), what each rank sent to each,
+        in the order of UNITS; None: sum the entries. lost: for each rank, its overwritten entries.
+        zero: for each rank, its time.monotonic() at the instant 0 of its entries; None: 0. groups:
+        for each rank, the groups that it made, in order; None: not known.
         """
         self.by_rank, self.totals, self.lost = by_rank, totals, lost
         self.world_size = len(by_rank)
@@ -98,12 +98,13 @@ class Ledger:
         self.groups: list[list[made.Made]] = groups or [[] for _ in by_rank]
 
     def of(self, rank: int) -> list[Entry]:
-        """The entries of one rank, in the order it posted them."""
+        """The entries of one rank, in the order in which it posted them."""
         return self.by_rank[rank]
 
     @property
     def entries(self) -> list[Entry]:
-        """The entries of all ranks, by the time they were posted; marks left out."""
+        """The entries of all ranks without the marks, sorted by the time at which they were
+        posted."""
         return sorted(
             (e for mine in self.by_rank for e in mine if e.op != "mark"), key=lambda e: e.posted
         )
@@ -114,9 +115,10 @@ class Ledger:
         return list(dict.fromkeys(e.file for mine in self.by_rank for e in mine if e.op == "mark"))
 
     def section(self, label: str) -> "Ledger":
-        """The part of every rank's log after `ledger.mark(label)` and before its next mark.
+        """The part of every rank's log after `ledger.mark(label)` and before its next mark; if it
+        made the mark several times, all these parts together.
 
-        Raises KeyError when no rank made the mark, RuntimeError when a log has overwritten entries.
+        Raises KeyError if no rank made the mark, RuntimeError if a log has overwritten entries.
         """
         if any(self.lost):
             raise RuntimeError(
@@ -138,8 +140,8 @@ class Ledger:
         return Ledger(parts, None, [0] * self.world_size, self.zero)
 
     def matrix(self, unit: str = "bytes") -> np.ndarray:
-        """(N, N) integers: [src, dst] what src put on the wire for dst by send. unit: messages,
-        elements or bytes."""
+        """(N, N) integers: at [src, dst], what src put on the wire for dst with sends; collectives
+        of the backend are not in it. unit: one of UNITS, else ValueError."""
         if unit not in UNITS:
             raise ValueError(f"unit={unit!r} is not one of {', '.join(UNITS)}")
         if self.totals is not None:  # exact, however long the job: the totals never wrap
@@ -155,11 +157,11 @@ class Ledger:
         return out
 
     def trace(self, path: str | Path, spans: Sequence = ()) -> None:
-        """Write a Chrome trace to `path`, for ui.perfetto.dev: each rank's operations, its waits,
-        and whose message.
+        """Write a Chrome trace to `path`, for ui.perfetto.dev. It shows each rank's operations and
+        waits, with an arrow from each send to its receive.
 
-        spans: what else the ranks did, as `paced.Spans` has it: (rank, lane, label, begin, end), in
-        monotonic seconds.
+        spans: what else the ranks did, as `paced.Spans` records it: (rank, lane, label, begin,
+        end), in monotonic seconds.
         """
         operations = trace.write(self, path, spans)
         print(
@@ -168,6 +170,7 @@ class Ledger:
         )
 
     def sent(self, unit: str = "bytes", rank: int | None = None) -> int:
-        """What one rank, or all together, put on the wire by send."""
+        """What one rank (None: all ranks together) put on the wire with sends. unit: one of
+        UNITS."""
         matrix = self.matrix(unit)
         return int(matrix.sum() if rank is None else matrix[rank].sum())

@@ -1,4 +1,4 @@
-"""Sees every communication op of this process, below Python, and writes it into the log.
+"""Intercepts every communication op of this process, below Python, and writes it into the log.
 
     dist.send, DDP's reducer, FSDP2, DTensor, compiled code
                           |
@@ -6,10 +6,11 @@
                           |  BackendSelect  <- we are here: write the entry, then redispatch
                    gloo or NCCL
 
-Replacing the functions of `dist` would miss what DDP's C++ calls; a TorchDispatchMode is local to a
-thread. An override of the dispatch key BackendSelect is process-wide and costs other aten ops
-nothing. Installed but idle it still costs some 25 microseconds a call, so "off" means not
-installed.
+We override the dispatch key BackendSelect because the simpler ways miss ops: replacing the
+functions of `dist` would miss what DDP's reducer calls from C++, and a TorchDispatchMode sees only
+its own thread. The override applies to the whole process, and aten ops do not become slower. Each
+communication op, however, takes some 25 microseconds longer even if nothing is written, so a
+process without a ledger has no override installed.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ from lib.ledger.made import GroupsWriter
 from lib.ledger.splits import SPLIT, SplitsWriter, give_and_take
 
 REDUCE_OPS = ["sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"]
-OPS = {  # torch's schema name -> the name users know
+OPS = {  # torch's schema name -> the name that users know
     "send": "send",
     "recv_": "recv",
     "recv_any_source_": "recv_any",
@@ -54,8 +55,8 @@ OPS = {  # torch's schema name -> the name users know
     "barrier": "barrier",
     "monitored_barrier_": "monitored_barrier",
 }
-# The ranks of these may give payloads of different sizes, so their sizes are no part of what must
-# agree.
+# In these collectives the ranks may give payloads of different sizes, so the size is not part of
+# what has to agree.
 UNEVEN = {
     "all_gather",
     "all_to_all",
@@ -73,7 +74,8 @@ _recorder = None  # the one installed in this process
 
 
 def install(writer: Any) -> None:
-    """Record every op of this process into `writer` (a LogWriter) from now on."""
+    """Record every op of this process into `writer` (a LogWriter) from now on. Raises RuntimeError
+    if a ledger is already installed."""
     global _recorder
     if _recorder is not None:
         raise RuntimeError(
@@ -83,7 +85,7 @@ def install(writer: Any) -> None:
 
 
 def uninstall() -> None:
-    """Stop recording and take the override away, so that a call costs what it cost before."""
+    """Stop recording and remove the override, so that a call costs what it cost before."""
     global _recorder
     if _recorder is not None:
         _recorder.close()
@@ -91,30 +93,30 @@ def uninstall() -> None:
 
 
 def finish() -> None:
-    """Wait until all that this rank posted has ended: on a GPU it may still be in flight when the
-    program is through.
+    """Wait until all ops in this rank's GPU queues have ended, because they may still be in flight
+    when the program has returned.
 
-    To be called before the results are taken. What is not there then waits in this call, and the
-    verdict says for whom.
+    Call it before the results are collected. If an op cannot end, the rank then waits in this call,
+    where the verdict can say for whom. On gloo there is nothing to wait for.
     """
     if _recorder is not None:
         _recorder.queued.finish()
 
 
 def mark(label: str) -> None:
-    """On a rank: open a section of this rank's log, to be read as `results.ledger.section(label)`.
+    """On a rank: begin a section of its log, which is read as `results.ledger.section(label)`.
 
-    A section ends at the rank's next mark. Without a ledger it does nothing.
+    A section ends at the rank's next mark. Without a ledger, `mark` does nothing.
     """
     if _recorder is not None:
         _recorder.mark(label)
 
 
 def not_waited_for() -> list:
-    """On a rank: the Entries since its last mark whose work the program has been given and has not
+    """On a rank: the Entries since its last mark whose Work the program has received and has not
     waited for.
 
-    What a function of lib has begun is not among them: its thread may be about to wait.
+    Ops that a function of lib has begun are left out, because its thread may be about to wait.
     """
     if _recorder is None or not _recorder.log.owed(_recorder.marked):
         return []
@@ -125,15 +127,17 @@ def not_waited_for() -> list:
 
 
 def call_site() -> tuple:
-    """Where the program is now, as the ledger would name it: ((file, line, function), via)."""
+    """The line that the program executes now, as the ledger would log it for an op: ((file, line,
+    function), the lib function that this line called or "")."""
     return locate(sys._getframe(1))
 
 
 @contextlib.contextmanager
 def attributed_to(site: tuple) -> Iterator[None]:
-    """Ops of this thread inside the block count as called from `site` (from `call_site`).
+    """Log ops of this thread inside the block as called from `site` (from `call_site`).
 
-    For a communication thread: its own stack does not show the line that asked for the op.
+    A communication thread needs this, because its own stack does not show the line that asked for
+    the op.
     """
     _overrides.site, before = site, getattr(_overrides, "site", None)
     try:
@@ -146,18 +150,19 @@ _overrides = threading.local()
 
 
 class _Group(NamedTuple):
-    number: int  # in the log's names
-    name: str  # in torch
+    number: int  # of its line in the log's names file
+    name: str  # torch's name for it
     members: tuple[int, ...]  # global ranks, by rank in the group
 
 
 class Recorder:
-    """The override, and the functions of torch replaced for as long as it is installed:
-    `Work.wait`, a batch's ends."""
+    """The override, together with the functions of torch that it replaces while it is installed:
+    `Work.wait` and other ways to learn that an op has ended, the two ends of a batch of messages,
+    DDP's forward, and new_group."""
 
     def __init__(self, writer):
         self.log = writer
-        self.marked = 0  # the number of the entry after the last mark
+        self.marked = 0  # seq of the first entry after the last mark
         self.groups: dict[str, _Group] = {}
         self.queues: dict[
             tuple, bool
@@ -205,12 +210,12 @@ class Recorder:
         return wait
 
     def _other_end(self, plain):
-        """Other ways in which a program learns that an op has ended."""
+        """Replaces another function by which a program learns that an op has ended."""
 
         def end(work, *args, **kwargs):
             out = plain(work, *args, **kwargs)
             for kind in (self.blocking, self.queued):
-                # Not is_completed that says no; nor the ledger's own look at the work.
+                # An is_completed that returns False settles nothing, nor do the ledger's own polls.
                 if out is not False and id(work) in kind.live and is_programs(sys._getframe(1)):
                     kind.settle(work)
             return out
@@ -238,7 +243,7 @@ class Recorder:
 
     def _new_group(self, plain):
         def new_group(ranks=None, *args, **kwargs):
-            # only the members call it, and no number is given
+            # only the members call it, and torch gives it a hash instead of a number
             if kwargs.get("use_local_synchronization"):
                 return plain(ranks, *args, **kwargs)
             number, site = torch_private.registry().group_count, call_site()[0]
@@ -263,7 +268,7 @@ class Recorder:
         arguments = [a.name for a in op._schema.arguments]
 
         def shim(keyset, *args):
-            given = dict(zip(arguments, args, strict=False))  # torch leaves trailing defaults out
+            given = dict(zip(arguments, args, strict=False))  # torch omits trailing defaults
             pg, tensors = dist.ProcessGroup.unbox(given["process_group"]), _payload(given)
             group, device = self._group(pg), tensors[0].device if tensors else torch.device("cpu")
             item = self.queued.item(group.name) if self._is_queued(pg, group, device) else None
@@ -286,12 +291,13 @@ class Recorder:
         if key not in self.queues:
             try:
                 self.queues[key] = backend.stream_ordered(pg, device)
-            except RuntimeError:  # this group does not reach that device, which torch will say
+            except RuntimeError:  # the group has no such device, as torch will say
                 return False
         return self.queues[key]
 
     def _post(self, name, given, pg, group, tensors, item):
-        """Read what the call is about from its arguments, and write the entry."""
+        """Read from its arguments what the call communicates, and write the entry. Returns the
+        entry's slot, and what `Blocking` needs to name the source of a receive from any source."""
         reduce_op = REDUCE_OPS[given["reduce_op"].op()] if "reduce_op" in given else ""
         peer = next((given[k] for k in ("dst", "src", "root_rank") if k in given), -1)
         peer = group.members[peer] if peer >= 0 else -1
@@ -342,7 +348,8 @@ class Recorder:
         return slot, resolves
 
     def _split(self, name, given, group, root):
-        """Write down what each rank gives and expects; the number of that."""
+        """Write down how many elements this rank gives to and expects from each; returns the number
+        of that record, or 0 if the lists do not have one tensor per rank."""
         n = len(group.members)
         gives, takes = give_and_take(name, given, group.members.index(root) if root >= 0 else -1, n)
         return self.splits.write(gives, takes) if len(gives) == len(takes) == n else 0
@@ -351,7 +358,7 @@ class Recorder:
         known = self.groups.get(pg.group_name)
         if known is None:
             ranks = torch_private.registry().pg_group_ranks.get(pg)
-            # a group made without torch's book-keeping: its ranks are its own numbers
+            # torch's registry does not know this group: take its own ranks for global ranks
             if ranks is None:
                 ranks = {i: i for i in range(pg.size())}
             members = tuple(sorted(ranks, key=ranks.get))
@@ -362,7 +369,7 @@ class Recorder:
     def _signature(self, *facts):
         value = self.signatures.get(facts)
         if value is None:
-            # a long job with ever new shapes must not grow without bound
+            # in a long job with ever new shapes this cache must not grow without bound
             if len(self.signatures) > 4096:
                 self.signatures.clear()
             value = self.signatures[facts] = signature_of(*facts)
@@ -370,7 +377,8 @@ class Recorder:
 
 
 def _payload(given):
-    """The tensors that this rank gives to the op (what it gets, where it gives none)."""
+    """The tensors that this rank gives to the op, or those that it receives into if it gives none
+    (as in a scatter on ranks that are not its root)."""
     for key in (
         "input_tensor",
         "input",

@@ -1,10 +1,11 @@
-"""A log under plain torchrun: with LEDGER_DIR set, each rank keeps one there; without it, nothing
-happens.
+"""Keeps a log under plain torchrun: if LEDGER_DIR is set, each rank writes its log there, and
+otherwise nothing happens.
 
     LEDGER_DIR=/shared/run7 torchrun --nproc-per-node 4 train.py
     python -m lib.ledger /shared/run7            while it runs, after it ended, or after it died
 
-On several nodes give a folder that all share, or copy the logs together before you judge them.
+On several nodes, give a folder that all of them share, or copy the logs into one folder before you
+run the second command.
 """
 
 import contextlib
@@ -24,12 +25,11 @@ KINDS = ("log", "names", "groups", "splits", "error", "alive")  # files of one r
 
 @contextlib.contextmanager
 def record_to_dir(folder: str | None = None) -> Iterator[None]:
-    """Keep this rank's log in `folder` (default: $LEDGER_DIR; unset means no log) for the length
-    of the block.
+    """Keep this rank's log in `folder` for the length of the block. None: in $LEDGER_DIR, and if
+    that is not set, keep no log.
 
-    An exception that leaves the block is written down with its line. While the process lives it
-    holds a lock on a file there, so that a reader can tell a rank that was killed from one that
-    runs.
+    An exception that leaves the block is recorded with its line. As long as the process lives, it
+    locks a file in the folder, so that a reader can tell a rank that was killed from one that runs.
     """
     folder = folder or os.environ.get("LEDGER_DIR")
     if not folder:
@@ -37,11 +37,11 @@ def record_to_dir(folder: str | None = None) -> Iterator[None]:
         return
     os.makedirs(folder, exist_ok=True)
     rank = dist.get_rank()
-    for kind in KINDS:  # of an earlier job in the same folder
+    for kind in KINDS:  # remove those of an earlier job in the same folder
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{folder}/{kind}{rank}")
     alive = open(f"{folder}/alive{rank}", "w")  # noqa: SIM115  open as long as the process lives
-    with contextlib.suppress(OSError):  # a file system without locks: then nobody can tell
+    with contextlib.suppress(OSError):  # without locks in this file system, a kill is not noticed
         fcntl.lockf(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     writer = LogWriter(folder, rank, dist.get_world_size())
     writer.begin()
@@ -69,10 +69,10 @@ def record_to_dir(folder: str | None = None) -> Iterator[None]:
 
 
 def state_of(folder: str, head: Head) -> int:
-    """A rank's state: what it says of itself, or KILLED when its process is gone and it says
-    RUNNING.
+    """A rank's state: the one in its log, or KILLED if that is RUNNING but its process is gone.
 
-    The lock of a process that ended is free, on other nodes too where they share the file system.
+    We see this from its lock, which the operating system frees when the process ends. It works
+    from another node, too, if both share the file system.
     """
     if head.state != RUNNING:
         return head.state
@@ -83,7 +83,7 @@ def state_of(folder: str, head: Head) -> int:
 
 
 def error_of(folder: str, rank: int) -> dict | None:
-    """{"type", "text", "site"} of the exception that a rank left with; None if it left none."""
+    """{"type", "text", "site"} of the exception with which a rank left its block, or None."""
     with (
         contextlib.suppress(FileNotFoundError, json.JSONDecodeError),
         open(f"{folder}/error{rank}") as file,

@@ -1,8 +1,8 @@
-"""How a position in the source is written: `line 4: dist.recv(x, left)` in a notebook's cell,
+"""Formats a position in the source for a reader: `line 4: dist.recv(x, left)` in a notebook's cell,
 `ring.py:31: ...` in a file.
 
-Neither a cell's number (it changes with every run) nor the temporary file that Jupyter gives a cell
-is ever shown.
+For a cell we show neither its number, which changes with every run, nor the name of the temporary
+file that Jupyter compiles it under, which tells a student nothing.
 """
 
 import linecache
@@ -15,7 +15,7 @@ def is_cell(file: str) -> bool:
 
 
 def position(file: str, line: int, function: str = "") -> str:
-    """A position in the source in words, with the text of the line where it can be had."""
+    """A position in the source in words, with the text of that line if its source is available."""
     if line == 0:
         return "an unknown line"
     text = linecache.getline(file, line).strip()

@@ -1,12 +1,12 @@
-"""How many elements each rank gives to each other in a collective that may be uneven, and how many
-it expects.
+"""Records how many elements each rank gives to each other rank in a collective that may be uneven,
+and how many it expects, so that the audit can compare the two. For example:
 
     all_to_all_single  rank 0 gives [1, 2] rows  rank 1 expects 3 rows from rank 0, and gets 2: the
                        rank 1 gives [3, 0] rows  third keeps what torch.empty found in memory, and
                                                  no error is raised
 
-A second ring next to a rank's log, with a slot of fixed size for each such call; the entry holds
-the slot's number.
+The file is a second ring next to a rank's log, with a slot of fixed size for each such call. The
+entry in the log stores the number of the call.
 """
 
 import math
@@ -14,18 +14,18 @@ import mmap
 import os
 import struct
 
-RING = 1 << 20  # bytes, about: so much of the newest calls is kept
+RING = 1 << 20  # approximate size in bytes, which limits how many calls are kept
 SPLIT = ("all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "reduce_scatter")
-# where a rank gives another one nothing, or gets nothing, by the nature of the collective
+# the count where a rank, by the nature of the collective, gives another one nothing or gets nothing
 NONE = -1
 
 
 def give_and_take(name: str, given: dict, root: int, n: int) -> tuple[list[int], list[int]]:
-    """(elements that this rank gives to each rank of the group, elements that it expects from
-    each).
+    """(the elements that this rank gives to each rank of the group, those that it expects from
+    each), two lists.
 
-    given: the arguments of the dispatcher's op; root: the rank in the group of a rooted one; n:
-    ranks of the group.
+    name: one of SPLIT. given: the arguments of the dispatcher's op. root: the root's rank in the
+    group, for a rooted op. n: the number of ranks of the group.
     """
     if name == "all_to_all_single":
         return _rows(given["input"], given["input_split_sizes"], n), _rows(
@@ -51,7 +51,7 @@ def _rows(tensor, splits, n):
 
 
 def _sizes(tensors):
-    """Elements of each tensor of a list, or of a list of lists."""
+    """The number of elements of each tensor of a list, or of a list of lists."""
     return [
         t.numel() for item in tensors for t in (item if isinstance(item, (list, tuple)) else [item])
     ]
@@ -70,7 +70,7 @@ class SplitsWriter:
         self.slot, self.count = _slot(log.world_size), 0
 
     def write(self, gives: list[int], takes: list[int]) -> int:
-        """The number of the call, from 1."""
+        """Write the counts of a call; returns the number of the call, from 1."""
         if self.map is None:
             with open(self.path, "w+b") as file:
                 file.truncate(_slots(self.slot) * self.slot.size)
@@ -83,14 +83,14 @@ class SplitsWriter:
 
 
 class SplitsReader:
-    """The parent's side: what is in the file now."""
+    """The parent's side: reads what is in the file now."""
 
     def __init__(self, folder: str, rank: int, world_size: int):
         self.map: mmap.mmap | None = None
         self.path, self.slot = f"{folder}/splits{rank}", _slot(world_size)
 
     def read(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(gives, takes) of a call; () and () of one that has been overwritten."""
+        """(gives, takes) of the call with this number; ((), ()) if it has been overwritten."""
         if self.map is None:
             if not os.path.exists(self.path):
                 return (), ()

@@ -1,5 +1,5 @@
-"""A ledger as a Chrome trace: a JSON file that Perfetto (ui.perfetto.dev) and chrome://tracing
-open.
+"""Writes a ledger as a Chrome trace, a JSON file that Perfetto (ui.perfetto.dev) and
+chrome://tracing display. Each rank is shown as a process, with these lanes:
 
     process "rank 1"
       lane "program"          | waits: recv from rank 0 |     slices: the program waits
@@ -9,9 +9,10 @@ open.
                                        flags where a section begins
       lane "compute"      | forward |    | backward     |     slices: spans given, such as these
 
-`intervals` reads slices back, from this trace or another program's, such as torch.profiler's.
-Source of the format: "Trace Event Format", the document of Chromium's trace viewer: complete events
-(ph X), flow events (s, f), instant events (i) and metadata (M); times in microseconds.
+`intervals` reads slices back, from this trace or from another program's, such as torch.profiler's.
+The format is described in "Trace Event Format", the document of Chromium's trace viewer. We use
+complete events (ph X), flow events (s, f), instant events (i) and metadata (M); times are in
+microseconds.
 """
 
 import json
@@ -24,11 +25,11 @@ from lib.ledger.words import group_text, ranks_text, say
 
 
 def write(ledger, path: str | Path, spans=()) -> int:
-    """Write a `Ledger` to `path` as a Chrome trace, and overwrite a file that is there; returns how
-    many operations it shows.
+    """Write a `Ledger` to `path` as a Chrome trace, overwriting an existing file; returns how many
+    operations it shows.
 
-    spans: [(rank, lane, label, begin, end), ...], in seconds of the rank's time.monotonic(): shown
-    in lanes so named.
+    spans: [(rank, lane, label, begin, end), ...], what else the ranks did, each shown in the lane
+    of that name. Begin and end are seconds of the rank's time.monotonic().
     """
     last = max((_known_end(entry) for entry in ledger.entries), default=0.0)  # seconds
     events = [
@@ -41,11 +42,11 @@ def write(ledger, path: str | Path, spans=()) -> int:
 
 
 def intervals(path: str | Path, wanted: Callable[[dict], bool]) -> list[tuple[float, float]]:
-    """[(start, end), ...] in seconds, sorted, of those slices of a Chrome trace for which
+    """[(start, end), ...] in seconds, sorted, of the slices of a Chrome trace for which
     wanted(event) is true.
 
-    event: as in the file; "name", "pid" and "cat", its kind, tell what it is: here the operation,
-    or a span's lane.
+    event: the dict from the file. Its "name", "pid" and "cat" (category) say what it is. In our
+    traces "pid" is the rank, and "cat" is the operation or a span's lane.
     """
     events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
     found = [
@@ -108,7 +109,7 @@ def _rank(ledger, rank, last, spans):
 
 
 def _told(title, what):
-    """A slice's name, kind and facts; what: an Entry, or a span's label."""
+    """A slice's name, category and arguments. what: an Entry, or a span's label."""
     if isinstance(what, str):
         return {"name": what, "cat": title, "args": {}}
     said = say(what, at=False).split(" of ")[0]
@@ -120,8 +121,8 @@ def _told(title, what):
 
 
 def _lanes(intervals: list[tuple[float, float, Entry | str]]) -> list[list]:
-    """Each lane's intervals, of which no two overlap: an interval goes into the first lane
-    that is free by then."""
+    """Distribute the intervals over lanes in which no two overlap: each is put into the first lane
+    that is free when it starts."""
     lanes: list[list] = []
     for interval in sorted(intervals, key=lambda i: i[0]):
         free = next((lane for lane in lanes if lane[-1][1] <= interval[0]), None)
@@ -132,7 +133,7 @@ def _lanes(intervals: list[tuple[float, float, Entry | str]]) -> list[list]:
 
 
 def _arrow(entry, tid, start, end):
-    """One end of the arrow from a send to its receive: the n-th of a channel to the n-th."""
+    """One end of the arrow from a send to its receive, which is the n-th of the same channel."""
     ends = (
         {"ph": "s", "ts": _us(start)}
         if entry.op == "send"

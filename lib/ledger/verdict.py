@@ -1,14 +1,15 @@
-"""Who waits for whom, and when that is a deadlock for certain.
+"""Finds out who waits for whom, and when that is certainly a deadlock.
 
     rank 0  waits for  rank 3
-       ^                  |     edges: what an op still lacks. A receive lacks its send;
-       |                  v     a collective lacks the members that have not called it.
-    rank 1  <---------  rank 2
+       ^                  |     An edge leads to each rank whose call an op still lacks. A receive
+       |                  v     lacks its send, and a collective lacks the members that have not
+    rank 1  <---------  rank 2  called it.
 
-A rank is *stuck for good* if it has a single thread, that thread is inside a wait, and one of those
-it waits for has left its function or is stuck for good itself. The largest set of ranks with that
-property is found by starting from all that wait and striking out, again and again, those with a way
-out. Nothing here looks at a clock: a program that is only slow is never in that set.
+A rank is *stuck for good* if it has a single thread, that thread is inside a wait, and a rank that
+it waits for has left its function or is itself stuck for good. (For a receive from any source, this
+must hold for all other members of the group.) To find the largest such set of ranks, we start from
+all ranks that wait, and repeatedly strike out those that still have a way out. Nothing here looks
+at a clock, so a program that is only slow is never in that set.
 """
 
 from collections.abc import Collection
@@ -23,8 +24,8 @@ from lib.ledger.words import ranks_text, say
 
 @dataclass(frozen=True)
 class Wait:
-    """One rank's wait: in which op, and for which ranks. for_certain: its only thread is
-    inside that wait."""
+    """One rank's wait: its op (entry), and the ranks that have not called it (awaited).
+    for_certain: the rank's only thread is inside that wait, or it is `spinning` (`find_waits`)."""
 
     rank: int
     entry: Entry
@@ -35,10 +36,10 @@ class Wait:
 def find_waits(
     ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()
 ) -> dict[int, Wait]:
-    """The ranks that wait, each with the op and those that it lacks.
+    """{rank: its Wait} for the ranks that wait.
 
-    spinning: ranks that are known to wait below Python for their GPU, and so for the first op in
-    its queue.
+    spinning: ranks whose stacks have shown that they wait below Python for their GPU, and therefore
+    for the first op in its queue.
     """
     reached = _reached(ledger)
     waits = {}
@@ -58,26 +59,27 @@ def find_waits(
 
 
 def _is_below_python(entry, spins):
-    """May its rank wait for it unseen, as in DDP's reducer? For a collective, or for what
-    its GPU is at."""
+    """May its rank wait for this op without a call that we see? It may for a collective, as in
+    DDP's reducer, and if it spins, for an op in its GPU's queue."""
     return entry.item >= 0 if spins else not entry.is_message and entry.op != "mark"
 
 
 def _first_of_queue(mine, entry):
-    """What `entry` waits behind: the op, or the batch's ops, that its group's queue on the GPU is
-    at. Else itself."""
+    """The ops that `entry` has to wait for first: the op, or all ops of the batch, at the head of
+    its group's queue on the GPU. Without such a queue (gloo), `entry` itself."""
     queue = [e for e in mine if e.open and 0 <= e.item <= entry.item and e.group == entry.group]
     return [e for e in queue if e.item == queue[0].item] or [entry]
 
 
 def _reached(ledger):
-    """(rank, channel, op of a message) -> how many such ops the rank has posted.
+    """{(rank, channel, op of a message, else ""): how many such ops the rank has posted}, and
+    {(rank, "anyone"): True} where a receive from any source is open.
 
-    What is in a GPU's queue behind an op that has not ended has not begun, and is no partner yet.
+    An op in a GPU's queue behind one that has not ended has not begun, so it is not counted.
     """
     reached = {}
     for rank in range(ledger.world_size):
-        at = {}  # group -> the item that its queue is at
+        at = {}  # group -> the item at the head of its queue
         for e in ledger.of(rank):
             if e.open and e.item >= 0:
                 at.setdefault(e.group, e.item)
@@ -98,7 +100,7 @@ def _lacks(entry, reached):
         return tuple(m for m in entry.members if m != entry.rank)
     if entry.is_message:
         if entry.op == "send" and reached.get((entry.peer, "anyone")):
-            return ()  # that receive may take it
+            return ()  # the open receive from any source may take it
         other = "recv" if entry.op == "send" else "send"
         return (
             () if reached.get((entry.peer, entry.channel, other), 0) > entry.nth else (entry.peer,)
@@ -107,14 +109,16 @@ def _lacks(entry, reached):
 
 
 def stuck_for_good(waits: dict[int, Wait], left: set[int]) -> set[int]:
-    """The ranks that can never go on, whatever the others do."""
+    """The ranks that can never continue, whatever the others do. left: those that have left their
+    function."""
     stuck = {rank for rank, wait in waits.items() if wait.for_certain}
     while True:
         dead = stuck | left
         hopeless = {
             rank
             for rank in stuck
-            # A receive from anyone is hopeless only if all are; any other op already if one is.
+            # A receive from any source is hopeless only if all its senders are dead, any other op
+            # as soon as one of the ranks that it needs is.
             if (all if waits[rank].entry.op == "recv_any" else any)(
                 peer in dead for peer in waits[rank].awaited
             )
@@ -125,15 +129,18 @@ def stuck_for_good(waits: dict[int, Wait], left: set[int]) -> set[int]:
 
 
 def is_deadlock(ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()) -> bool:
-    """Proved: a rank is stuck for good, or some wait while ops that were paired can never match.
+    """Is it proved that the run cannot end? It is if a rank is stuck for good, if a GPU waits for a
+    rank that has left, or if a rank waits for certain, or makes a group, while the audit has a
+    certain finding.
 
-    spinning: as of `find_waits`.
+    spinning: as in `find_waits`.
     """
     waits = find_waits(ledger, heads, spinning)
     left = {rank for rank, head in enumerate(heads) if head.state >= RETURNED}
     if stuck_for_good(waits, left):
         return True
-    # A GPU that waits for a rank that has left: whatever the program does meanwhile, it cannot end.
+    # An op on a GPU that lacks a rank that has left cannot end, whatever its program does
+    # meanwhile.
     if any(wait.entry.item >= 0 and left.intersection(wait.awaited) for wait in waits.values()):
         return True
     if not any(wait.for_certain for wait in waits.values()) and not _making(ledger, heads):
@@ -142,7 +149,7 @@ def is_deadlock(ledger: Ledger, heads: list[Head], spinning: Collection[int] = (
 
 
 def _making(ledger, heads):
-    """{rank: the group that it is making}: new_group has not returned there."""
+    """{rank: the group that it is making}, for running ranks whose new_group has not returned."""
     last = {
         rank: made[-1]
         for rank, made in enumerate(ledger.groups)
@@ -152,15 +159,15 @@ def _making(ledger, heads):
 
 
 def cycle_of(waits: dict[int, Wait]) -> list[int]:
-    """Ranks that wait for each other in a ring, in order; empty if there is none."""
+    """Ranks that wait for each other in a cycle, in order; empty if there is none."""
     return find_cycle((rank, awaited) for rank, wait in waits.items() for awaited in wait.awaited)
 
 
 def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = None) -> list[str]:
-    """What is known about a hang, most telling first: lines of text.
+    """What is known about a hang, as lines of text: mismatches, a cycle, each rank, warnings.
 
-    busy: for ranks that wait for nothing, what they do and where (from their stacks); for those
-    that have left with an error or were killed, how.
+    busy: {rank: words}. For a rank that waits for nothing they say what it does and where (from its
+    stack), and for one that has left with an error or was killed, how that happened.
     """
     waits, busy = find_waits(ledger, heads), busy or {}
     mismatches = [finding for finding in audit(ledger, ended=False) if finding.certain][:2]
@@ -174,7 +181,7 @@ def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = Non
     making = _making(ledger, heads)
     for rank, head in enumerate(heads):
         if rank in named and (rank in waits or rank in making):
-            continue  # its wait is what the mismatch is about
+            continue  # the mismatch has explained its wait
         if rank in waits:
             wait = waits[rank]
             lines.append(f"rank {rank} waits in {say(wait.entry)}{for_whom(wait)}")
@@ -200,14 +207,14 @@ def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = Non
 
 
 def last_op(ledger: Ledger, rank: int) -> str:
-    """What a rank called last, in words that go on a sentence."""
+    """The op that a rank called last, in words that continue a sentence."""
     last = next((e for e in reversed(ledger.of(rank)) if e.op != "mark"), None)
     return f"; its last op: {say(last)}" if last else " without any op"
 
 
 def _tags_differ(waits):
-    """Two ranks wait for each other in a send and a receive that do not meet because of their tags:
-    said in words."""
+    """A sentence, if two ranks wait for each other in a send and a receive that do not match
+    because their tags differ; else ""."""
     for wait in waits.values():
         send, other = wait.entry, waits.get(wait.entry.peer)
         recv = other and other.entry
@@ -227,7 +234,7 @@ def _tags_differ(waits):
 
 
 def for_whom(wait: Wait) -> str:
-    """Which ranks a wait is for, in words that go on a sentence."""
+    """The ranks that a wait is for, in words that continue a sentence."""
     if wait.entry.op == "recv_any":
         return ""
     if wait.entry.is_message:

@@ -1,16 +1,18 @@
-"""Ops, ranks and groups in words, as verdicts, findings and traces write them."""
+"""Describes ops, ranks and groups in words, so that verdicts, findings and traces all use the same
+ones."""
 
 from lib.ledger.log import Entry
 from lib.ledger.source import position
 
 
 def site(entry: Entry) -> tuple[str, int, str]:
-    """The line that called an op: file, line, function."""
+    """The position of the line that called an op: (file, line, function)."""
     return entry.file, entry.line, entry.function
 
 
 def say(entry: Entry, at: bool = True) -> str:
-    """An op in words: `recv from rank 1, float32 (4,), at line 4: dist.recv(x, left)`."""
+    """An op in words: `recv from rank 1 of float32 (4,), line 4: dist.recv(x, left)`. at: with the
+    line that called it."""
     what = {
         "send": f"send to rank {entry.peer}",
         "recv": f"recv from rank {entry.peer}",
@@ -41,7 +43,7 @@ def ranks_text(ranks) -> str:
 
 
 def group_text(entry: Entry) -> str:
-    """The group in words: all ranks, or which."""
+    """An op's group in words: `all 4 ranks`, `the group of ranks 0 and 2`."""
     members = entry.members
     return (
         f"all {len(members)} ranks" if entry.group == "0" else f"the group of {ranks_text(members)}"
