@@ -117,8 +117,8 @@ def read_sum(case, rank, got, start=0):
 
 
 def rounded_words(dtype) -> str:
-    why = f"because they were in a type narrower than {str(dtype)[6:]} on the way"
-    return f"These are the right values, but rounded, {why}."
+    why = f"if the right values were rounded to a type narrower than {str(dtype)[6:]} on the way"
+    return f"The difference is as small as {why}."
 
 
 def _fits(t, fine):

@@ -95,7 +95,7 @@ def _wrong(plan, parameters, capacity):
         if bucket != sorted(bucket, reverse=True):
             found["order inside"] = f"{name} is not in reverse order"
         if passed:
-            found["filled up"] = f"{name} got a parameter after {max(passed)} had opened another"
+            found["filled up"] = f"{name} skips {max(passed)}, which is ready before {bucket[-1]}, of the same dtype"
         if len(bucket) > 1 and sum(sizes) > capacity:
             found["bytes"] = f"{name} has {' + '.join(map(str, sizes))} = {sum(sizes)} bytes"
         if len(dtypes) > 1:
