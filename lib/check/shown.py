@@ -113,7 +113,7 @@ def _of_an_error(got, want) -> str:
     """What to say if "[ValueError]" is expected and "[]" shown, or the reverse."""
     kind = lambda said: said.strip("[]") if isinstance(said, str) else ""
     if not kind(want):
-        return f"{kind(got)} was raised, but these arguments are allowed"
+        return f"{kind(got)} was raised, but nothing should be raised here"
     raised = f"{kind(got)} was" if kind(got) else "nothing was"
     return f"{kind(want)} should be raised, but {raised}"
 

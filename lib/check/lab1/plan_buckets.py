@@ -95,7 +95,8 @@ def _wrong(plan, parameters, capacity):
         if bucket != sorted(bucket, reverse=True):
             found["order inside"] = f"{name} is not in reverse order"
         if passed:
-            found["filled up"] = f"{name} skips {max(passed)}, which is ready before {bucket[-1]}, of the same dtype"
+            skips = f"skips {max(passed)}, which is ready before {bucket[-1]} and has its dtype"
+            found["filled up"] = f"{name} {skips}"
         if len(bucket) > 1 and sum(sizes) > capacity:
             found["bytes"] = f"{name} has {' + '.join(map(str, sizes))} = {sum(sizes)} bytes"
         if len(dtypes) > 1:
