@@ -1,24 +1,26 @@
-"""Figures from plain data, all in one style. Nothing here needs torch or ranks.
+"""The figures of the course: functions that turn plain data into images, all in one style.
 
     plots.traffic_matrix(results.ledger.matrix("bytes"))       # last line of a cell: it is shown
     plots.timeline(entries).show()                             # anywhere else in a cell
     plots.loss_curve(steps, losses, entropy).save("loss.png")  # in a script
 
-Colours: one per rank, the same in every lab (`rank_color`); one per kind of work (`OP_COLOR`). They
-stay apart for readers who see no red, no green or no blue. Predictions are dashed, measurements
-solid. The title says what the figure shows, the caption what to look at, the alt text both to a
-reader who cannot see it. The background is a solid light paper, so that the figure reads the same
-on a light and on a dark page.
-The same data give the same bytes: a notebook executed again stores the same image.
+A figure is a function from plain data, such as ledger entries or a simulation, to a `Drawing`: a
+PNG with alt text. Importing this package therefore needs neither torch nor ranks. A figure's title
+says what the figure shows, the caption what to look at, and the alt text tells both to a
+reader who cannot see the image. Predictions are dashed and measurements solid. A rank has the same
+colour in every lab (`rank_color`), and so has a kind of work (`OP_COLOR`); the colours can be told
+apart by readers who see no red, no green or no blue. The background is a solid light paper, because
+the figure then reads the same on a light and on a dark page. The same data give the same bytes, so
+a notebook that is executed again stores the same image.
 
     style.py      colours, letters, Drawing, the frame
-    labels.py     numbers and lists in words, labels that keep apart
+    labels.py     numbers and lists in words, labels that do not overlap
     draw.py       the page, rows, boxes and bars, curves and the names at their ends
     boxes.py      a schedule's boxes on lanes of time
 
-Every other module holds one kind of figure, and says what it looks like. A figure is a function
-under `drawing` that draws with these four; to be had as plots.NAME, it is imported below, and
-nothing else.
+Every other module draws one kind of figure, and its docstring shows what that looks like. To add a
+figure, write a function in a module of its own, draw with these four, and decorate it with
+`drawing`, which adds the frame. Then import it here and name it in `__all__`.
 """
 
 from lib.plots.activation_memory import activation_memory, recompute

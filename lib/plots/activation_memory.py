@@ -1,5 +1,5 @@
-"""What a rank keeps for backward: of one layer, by how it is split; and by recomputation, beside
-what that takes."""
+"""What a rank keeps for the backward pass: for one layer, by how it is split; and with
+recomputation, together with the time that it costs."""
 
 from lib.plots.draw import bar, grid, page, rows
 from lib.plots.labels import amount, capital, each, in_sentences, listed, scale
@@ -8,12 +8,13 @@ from lib.plots.style import RANK_COLORS, drawing
 
 @drawing
 def activation_memory(measured, predicted=None):
-    """A bar per way to split, solid what was measured, a dashed mark where the formula puts it.
+    """A bar per way to split a layer. Bars are measured, and a dashed mark shows what the formula
+    says.
 
     measured: {"one process": bytes, "tp 4": bytes, "tp 4 + sequence parallel": bytes, ...}, per
-    rank, 2 to 6 ways, the first the one to compare with. predicted: the same, for some or all of
-    the ways; None: no marks. Raises ValueError for another number of ways, a prediction of another
-    way, or bytes that are not above 0.
+    rank, for 2 to 6 ways; the others are compared with the first. predicted: the same, for some or
+    all of the ways; None: no marks. Raises ValueError for another number of ways, a prediction of
+    another way, or bytes that are not above 0.
     """
     predicted = predicted or {}
     _refuse(measured, predicted, 6)
@@ -47,11 +48,12 @@ def activation_memory(measured, predicted=None):
 
 @drawing
 def recompute(measured, predicted=None):
-    """Two panels, memory and time, a bar per way; a dashed mark where the formula puts it.
+    """Two panels, memory and time, with a bar per way and a dashed mark where the formula puts it.
 
-    measured: {"keep all": (bytes, seconds), "recompute": (bytes, seconds)}, 2 to 4 ways, the first
-    the one to compare with. predicted: the same, for some or all of the ways.
-    Raises ValueError for another number of ways, a prediction of another, or what is not above 0.
+    measured: {"keep all": (bytes, seconds), "recompute": (bytes, seconds)}, for 2 to 4 ways; the
+    others are compared with the first. predicted: the same, for some or all of the ways.
+    Raises ValueError for another number of ways, a prediction of another way, or values that are
+    not above 0.
     """
     predicted = predicted or {}
     _refuse(measured, predicted, 4)
@@ -88,8 +90,8 @@ def recompute(measured, predicted=None):
 
 
 def _bars(axes, measured, predicted, factor, words, colors=None):
-    """A bar per way, in the unit that is `factor`, its number and words(value, row) on it, and the
-    formula's marks."""
+    """A bar per way in the unit that is `factor`, labelled with its number and words(value, row),
+    and the formula's marks."""
     longest = max([*measured.values(), *predicted.values()]) / factor
     for row, (name, value) in enumerate(measured.items()):
         mark = predicted[name] / factor if name in predicted else None

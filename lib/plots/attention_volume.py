@@ -1,5 +1,5 @@
-"""What attention over a cut sequence sends, against cp: a panel per number of key/value heads, a
-curve per way.
+"""What attention over a sequence that is split over cp ranks sends: a panel per number of key/value
+heads, and in it a curve per way to do it.
 
 32 heads on 32           32 on 8             32 on 1           solid: counted by the ledger
     / ring                 _/ ring           ---- Ulysses      dashed: by the formula
@@ -17,12 +17,12 @@ COLOR = {"ring": RANK_COLORS[2], "gathered": RANK_COLORS[0], "Ulysses": RANK_COL
 
 @drawing
 def attention_volume(measured, predicted):
-    """measured, predicted: {heads in words: {"ring": ([2, 4, 8], sent), "gathered": ..., "Ulysses":
-    ...}}.
+    """Elements that one rank sends, relative to the elements of its own queries, against cp.
 
-    sent: by one rank, over what its queries alone are. The panels are those of `predicted`, 1 to 3;
-    `measured` may lack some.
-    Raises ValueError for nothing to draw, another way, or what no logarithm has.
+    measured, predicted: {heads in words: {"ring": ([2, 4, 8], sent), "gathered": ..., "Ulysses":
+    ...}}, where `sent` is that ratio. `predicted` decides which panels there are, 1 to 3;
+    `measured` may lack some of them. Raises ValueError for nothing to draw, another way, or values
+    that have no logarithm.
     """
     for heads, ways in [*measured.items(), *predicted.items()]:
         for way, (cp, sent) in ways.items():

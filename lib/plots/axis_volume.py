@@ -1,7 +1,8 @@
-"""Bytes that a step sends along each axis of the mesh: what the mesh's order of axes is chosen by.
+"""Bytes that a step sends along each axis of the mesh. They decide the order of the axes, because
+those that send most should stay inside a node.
 
-plan 1   tp  ----------------------o  24 GB      filled: inside a node
-         pp  -------o  33 MB                     diamond, thick: across nodes
+plan 1   tp  ----------------------o  24 GB      thin, with a dot: inside a node
+         pp  -------o  33 MB                     thick, with a diamond: across nodes
          dp  ---------------<>  1.2 GB
 """
 
@@ -16,12 +17,13 @@ COLOR = AXIS_COLOR | {"data": AXIS_COLOR["dp"]}
 
 @drawing
 def axis_volume(sent, across=None):
-    """A row per plan and axis, on a logarithmic scale: bytes that a step sends along it.
+    """A row per plan and axis: the bytes that a GPU sends along it in a step, on a logarithmic
+    scale.
 
-    sent: {plan: {"tp": bytes, "pp": bytes, "dp": bytes}, ...}, as of `plan_messages`; 1 to 4 plans,
-    at most 14 rows. An axis that sends 0 has a row without a mark. across: {plan: ("dp", "pp"),
-    ...}, the axes whose messages leave a node. Raises ValueError for more rows, other axes, or
-    bytes below 0.
+    sent: {plan: {"tp": bytes, "pp": bytes, "dp": bytes}, ...}, as of `plan_messages`; 1 to 4 plans
+    with at most 14 rows. An axis that sends 0 has a row without a mark. across: {plan: ("dp",
+    "pp"), ...}, the axes whose messages leave a node. Raises ValueError for more rows, other axes,
+    or bytes below 0.
     """
     across = {plan: tuple((across or {}).get(plan, ())) for plan in sent}
     rows = [(plan, axis) for plan in sent for axis in sent[plan]]
@@ -38,7 +40,7 @@ def axis_volume(sent, across=None):
     if not values:
         raise ValueError(f"{', '.join(sent)}: nothing is sent, so there is nothing to draw")
     low, high = 10 ** math.floor(math.log10(min(values) / 2)), 6 * max(values)
-    gap = 0.6  # between plans
+    gap = 0.6  # between plans, in rows
     figure, axes = page(1.6 + 0.21 * (len(rows) + gap * len(sent)))
     y, places = 0.0, []
     for plan in sent:
@@ -85,7 +87,8 @@ def axis_volume(sent, across=None):
 
 
 def _claim(sent, across):
-    """What leaves a node, or all of it, by plan; of one plan alone, which axis sends most."""
+    """Of several plans, what each sends across nodes, or in all if nothing leaves a node. Of one
+    plan, which axis sends most."""
     leaves = {plan: sum(sent[plan].get(axis, 0) for axis in axes) for plan, axes in across.items()}
     if len(sent) == 1:
         ((plan, bytes_of),) = sent.items()
@@ -101,5 +104,5 @@ def _claim(sent, across):
 
 
 def in_words(n_bytes):
-    """Three digits: 33554432 -> "33.6 MB"."""
+    """Bytes with three digits: 33554432 -> "33.6 MB"; 0 is "nothing"."""
     return size_in_words(n_bytes, 3) if n_bytes else "nothing"

@@ -5,9 +5,10 @@ values they are.
     0 [0 1 2 3] -> [0 1 2 3]
     1 [       ] -> [0 1 2 3]
 
-Whose value an element is, and which chunk of it, stands in its decimal digits: rank r's chunk c is
-(c + 1) 10^r. So the sum of chunk 2 over ranks 0 to 3 is 3333, and 30 is rank 1's chunk 2. Fewer
-than 10 chunks keep the digits apart.
+The values that ranks start with are marked: rank r's chunk c is (c + 1) 10^r. Because a decimal
+digit then belongs to one rank, the result itself shows which ranks' values, and which of their
+chunks, are summed in it: 30 is rank 1's chunk 2, and 3333 is chunk 2 summed over ranks 0 to 3. With
+fewer than 10 chunks a digit cannot overflow into the next one.
 """
 
 from matplotlib.patheffects import withStroke
@@ -25,7 +26,8 @@ GENERAL = (
 
 
 def whose(value):
-    """{rank: chunk} of a marked value: 30 -> {1: 2}, 3333 -> {0: 2, 1: 2, 2: 2, 3: 2}, 0 -> {}."""
+    """{rank: chunk} that a value is the sum of: 30 -> {1: 2}, 3333 -> {0: 2, 1: 2, 2: 2, 3: 2}, 0
+    -> {}."""
     if value != int(value) or value < 0:
         raise ValueError(f"{value} is no sum of marked values: rank r's chunk c is (c + 1) * 10**r")
     return {
@@ -37,12 +39,12 @@ def whose(value):
 def before_after(ranks, title=None, note="", caption=None):
     """A panel per collective: each rank's buffer before and after.
 
-    ranks: for each rank, {"broadcast": (before, after), ...}, lists or 1-D tensors of at most 4
-    marked values (`whose`); 0 is memory that holds nothing yet, and None or an empty list is no
-    buffer, or one that the collective leaves undefined.
-    note: a sentence to end the caption with. caption: what to say instead of the general one.
-    Raises ValueError for other than 2 to 4 ranks, 1 to 9 collectives, or a value that is not
-    marked.
+    ranks: for each rank {"broadcast": (before, after), ...}, lists or 1-D tensors of at most 4
+    marked values (see `whose`). 0 is memory that is not filled yet. None or an empty list means
+    that the rank has no buffer, or that the collective leaves it undefined.
+    note: a sentence that ends the caption. caption: replaces the general caption.
+    Raises ValueError unless there are 2 to 4 ranks and 1 to 9 collectives, and for a value that is
+    not marked.
     """
     names = list(ranks[0]) if ranks else []
     if not 2 <= len(ranks) <= 4 or not 1 <= len(names) <= MOST:
@@ -95,7 +97,8 @@ def _panel(axes, name, ranks):
 
 
 def _cell(axes, left, row, cell):
-    """One element: hollow, one rank's, or striped with all that are summed in it."""
+    """One element: hollow, or one rank's, or striped in the colours of all ranks that are summed in
+    it."""
     low, height = row + 0.06, 0.88
     for i, rank in enumerate(cell):
         box(axes, left + i / len(cell), low, 1 / len(cell), height, rank_color(rank), ec="none")

@@ -1,4 +1,4 @@
-"""Thousands of GPUs in one picture: a small box is a node, which holds one tensor group.
+"""Thousands of GPUs in one picture: a small box is a node, which holds one tensor parallel group.
 
            stage 0 1 2 3 ...                     63
     copy 0      . . . . . . | . . . . . . . . . .    a column: the copies of one stage, a data group
@@ -7,7 +7,7 @@
                            / \
                  [968][969][970] ... [975]           the node where they cross: a tensor group
 
-Source of the layout: Narayanan et al. 2021, table 1: their model of 10^12 parameters on 3,072
+Source of the layout: Narayanan et al. 2021, table 1, their model of 10^12 parameters on 3,072
 A100s.
 """
 
@@ -26,11 +26,11 @@ PIPELINE, DATA, TENSOR = (AXIS_COLOR[axis] for axis in ("pp", "dp", "tp"))
 
 @drawing
 def big_mesh(sizes=None, at=(20, 2)):
-    """A box per node: a column per pipeline stage, a row per copy of the model; one node enlarged,
-    its GPUs numbered.
+    """A box per node, with a column per pipeline stage and a row per copy of the model. One node is
+    enlarged, and its GPUs are numbered.
 
-    sizes: {"pp": stages, "dp": copies, "tp": GPUs of a node}; left out: the 64 x 6 x 8 of Narayanan
-    et al. 2021. At most 128 stages, 12 copies, 8 GPUs. at: (stage, copy) of the node to enlarge.
+    sizes: {"pp": stages, "dp": copies, "tp": GPUs of a node}, at most 128 stages, 12 copies and 8
+    GPUs; None: the 64 x 6 x 8 of Narayanan et al. 2021. at: (stage, copy) of the node to enlarge.
     Raises ValueError for other axes, more of them, or a node outside the mesh.
     """
     sizes = sizes or TRILLION
@@ -49,7 +49,7 @@ def big_mesh(sizes=None, at=(20, 2)):
     _nodes(grid, pp, dp, stage, copy)
     first = (stage * dp + copy) * tp
     _enlarged(below, first, tp)
-    # from the node to what it holds
+    # lines from the small box to the enlarged one
     for start, end in ((stage + 0.1, 0.02), (stage + 0.9, tp + 0.18)):
         figure.add_artist(ConnectionPatch((start, copy + 0.9), (end, -0.06), grid.transData,
             below.transData,
@@ -68,8 +68,8 @@ def big_mesh(sizes=None, at=(20, 2)):
 
 
 def _nodes(grid, pp, dp, stage, copy):
-    """A small box per node, in colour the row and the column that cross at (stage, copy),
-    and their names."""
+    """A small box per node, and the names of stages and copies. The row and the column that cross
+    at (stage, copy) are in colour."""
     colors = {(stage, copy): TENSOR}
     for s in range(pp):
         for c in range(dp):
@@ -100,7 +100,8 @@ def _nodes(grid, pp, dp, stage, copy):
 
 
 def _key(below, pp, dp, tp):
-    """The three groups of which the enlarged node's ranks are, in words, and what they send."""
+    """In words, the three groups to which the enlarged node's ranks belong, and what each of them
+    sends."""
     words = (
         (PIPELINE, f"a pipeline: {pp} stages, each a node", "activations go from node to node"),
         (DATA, f"a data group: {dp} copies of a stage", "gradients, once per step"),

@@ -1,10 +1,10 @@
-"""Boxes of a schedule: F, B, I and W on lanes of time, the micro-batch inside. What gantt.py draws.
+"""Boxes of a schedule: the actions F, B, I and W on lanes of time. gantt.py and kept.py use them.
 
 rank 0  [0][1][2][3]:::::[  0 ][  1 ]
 rank 1  :::[0][1][2][3][ 0 ][  1 ]::
 
-A box is an action, from start to end, and its number is the micro-batch. Boxes of a later one of
-the rank's v stages are lighter. Where it is grey, the rank is idle.
+A box is one action, from its start to its end, and its number is the micro-batch. If a rank has
+several stages, boxes of later ones are lighter. Where a lane is grey, the rank is idle.
 """
 
 import functools
@@ -16,18 +16,19 @@ from lib.pipeline.simulate import Bar, Simulation
 from lib.plots.draw import box, rank_rows, time_axis
 from lib.plots.style import FAINT, OP_COLOR, PAPER, on_color
 
-# A whole backward has the colour of its first half: both send the gradient that the previous stage
-# waits for.
+# B, a full backward, has the colour of I, its first half, because both send the gradient that the
+# previous stage waits for.
 BOX_COLOR = {"F": OP_COLOR["F"], "B": OP_COLOR["B"], "I": OP_COLOR["B"], "W": OP_COLOR["W"]}
 IN_WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
 
 def on_clock(timed, unit=None):
-    """(Simulation that begins at 0, name of its unit), for a Simulation or for a list of measured
-    Bars.
+    """(a Simulation that begins at 0, the name of its unit), from a Simulation or from a list of
+    measured Bars.
 
-    unit: what 1 on the clock is; "s" is turned into ms. Not said: "units" for a Simulation, "s" for
-    Bars. Raises ValueError for no bars, or for a bar that ends before it starts.
+    unit: the unit of the times that are given; "s" is converted to ms. Without it, a Simulation is
+    in "units" and Bars are in "s". Raises ValueError for no bars, or for a bar that ends before it
+    starts.
     """
     if isinstance(timed, Simulation):
         schedule, bars, unit = timed.schedule, timed.bars, unit or "units"
@@ -54,8 +55,8 @@ def on_clock(timed, unit=None):
 
 @functools.cache
 def box_color(kind, chunk, v):
-    """The colour of a kind of action, the lighter the later its stage (`chunk`, from 0)
-    among the v of its rank."""
+    """The colour of a kind of action. It is lighter for later stages: `chunk`, from 0, says which
+    of its rank's v stages this is."""
     white = 0.55 * chunk / (v - 1) if v > 1 else 0.0
     mixed = (
         a + white * (b - a) for a, b in zip(to_rgb(BOX_COLOR[kind]), to_rgb(PAPER), strict=True)
@@ -64,14 +65,15 @@ def box_color(kind, chunk, v):
 
 
 def draw_boxes(axes, bars, p, n_stages, inches, low=-0.4, high=0.4, dashed=False):
-    """A box per bar, on the lane of its rank: from `low` to `high` around it, lane 0 on top.
+    """Draw a box per bar, on the lane of its rank. Lane 0 is on top, and a box reaches from `low`
+    to `high` around the middle of its lane.
 
-    inches: (of one unit of time, of one lane) on the page: boxes too small for their number have
-    none. dashed: only outlines, and no numbers: what was predicted.
+    inches: (one unit of time, one lane) on the page; a box that is too small for its number is left
+    empty. dashed: draw outlines without numbers, for a schedule that was predicted.
     """
     corners, colors, edges, widths = [], [], [], []
     size = min(9.0, 62 * inches[1] * (high - low))
-    gap = 0.02 / inches[0] if dashed else 0.0  # or two outlines would lie on each other
+    gap = 0.02 / inches[0] if dashed else 0.0  # else two outlines would overlap
     for rank, action, start, end in bars:
         color, wide = (
             box_color(action.kind, action.stage // p, n_stages // p),
@@ -82,7 +84,7 @@ def draw_boxes(axes, bars, p, n_stages, inches, low=-0.4, high=0.4, dashed=False
         corners.append([(x, bottom), (x + width, bottom), (x + width, top), (x, top)])
         colors.append("none" if dashed else color)
         edges.append(color if dashed else PAPER)
-        # or a narrow box would be all edge
+        # else a narrow box would be all edge
         widths.append(1.3 if dashed else min(0.6, 12 * wide) * (wide > 0.03))
         text = str(action.microbatch)
         if not dashed and size >= 5.5 and wide > 0.0087 * size * len(text) + 0.02:
@@ -91,7 +93,7 @@ def draw_boxes(axes, bars, p, n_stages, inches, low=-0.4, high=0.4, dashed=False
                               size=size, color=on_color(color), clip_on=True)  # fmt: skip
             label.set_in_layout(False)  # hundreds of them, all inside the axes
     dashes = [(0, (2.2, 1.2))] if dashed else ["-"]
-    # One collection: a thousand rectangles of their own would take a second to draw.
+    # One collection, because a thousand single rectangles would take a second to draw.
     boxes = PolyCollection(
         corners, facecolors=colors, edgecolors=edges, linewidths=widths, linestyles=dashes, zorder=2
     )
@@ -100,14 +102,15 @@ def draw_boxes(axes, bars, p, n_stages, inches, low=-0.4, high=0.4, dashed=False
 
 
 def draw_lanes(axes, p, until, color=OP_COLOR["idle"]):
-    """The ranks' lanes, idle until something is drawn on them, and their names in their colours."""
+    """Draw the ranks' lanes, and their names in their colours. A lane shows idle time until boxes
+    are drawn on it."""
     for rank in range(p):
         box(axes, 0, rank - 0.4, until, 0.8, color, ec="none", zorder=1)
     rank_rows(axes, range(p))
 
 
 def draw_key(axes, kinds, unit, idle=True):
-    """Below `axes`: the name of the time axis, and what the colours mean."""
+    """Below `axes`, write the name of the time axis and what the colours mean."""
     words = {BOX_COLOR[kind]: text for kind, text in reversed(IN_WORDS.items()) if kind in kinds}
     if {"B", "I"} <= kinds:
         words[BOX_COLOR["B"]] = "backward, or its input gradient"

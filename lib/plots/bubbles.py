@@ -1,5 +1,5 @@
-"""The bubble against the number of micro-batches: what a schedule's formula says,
-and what comes out."""
+"""The bubble against the number of micro-batches: what a schedule's formula says, and what a
+simulation or the ranks give."""
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from lib.plots.style import PAPER, RANK_COLORS, drawing
 def bubble_curve(simulated, formulas, measured=None):
     """A panel per schedule, a curve per number of ranks: the share of all ranks' time that is idle.
 
-    simulated: {"1F1B": {p: {m: bubble, ...}, ...}, ...}, bubbles from 0 to 1; 1 to 3 schedules.
-    Hollow points. formulas: {"1F1B": lambda p, m: (p - 1) / (m + p - 1), ...}; dashed, where a
-    schedule has one.
-    measured: as simulated, from ranks; filled points.
-    Raises ValueError for another number of schedules, one of them without points, or a share that
-    is none.
+    simulated: {"1F1B": {p: {m: bubble, ...}, ...}, ...}, bubbles from 0 to 1, of 1 to 3 schedules;
+    hollow points. formulas: {"1F1B": lambda p, m: (p - 1) / (m + p - 1), ...}; a dashed line for
+    each schedule that has a formula.
+    measured: the same as simulated, from ranks; filled points.
+    Raises ValueError for another number of schedules, a schedule without points, or a bubble that
+    is not from 0 to 1.
     """
     measured = measured or {}
     if not 1 <= len(simulated) <= 3:
@@ -78,8 +78,8 @@ def bubble_curve(simulated, formulas, measured=None):
 
 
 def _claim(simulated):
-    """How far the bubble of most ranks falls with m; and who has the least of it, where
-    there are several."""
+    """How far the bubble with the most ranks falls as m grows, and of several schedules, which one
+    has the smallest bubble."""
     name, curves = next(iter(simulated.items()))
     p = max(curves)
     first, last = min(curves[p]), max(curves[p])

@@ -1,4 +1,5 @@
-"""Capacity factor: too small drops tokens, too large computes on empty slots."""
+"""The capacity factor of experts: if it is too small, tokens are dropped, and if it is too large,
+experts compute on empty slots."""
 
 import numpy as np
 
@@ -13,9 +14,8 @@ def capacity_trade(predicted, at=None):
     empty.
 
     predicted: {"tokens dropped": (factors, shares), "slots empty": (...)}, shares from 0 to 1; 1 to
-    8 curves.
-    at: a factor to be marked, at which the title says the shares.
-    Raises ValueError for another number of curves, or a share that is none.
+    8 curves. at: a factor to mark; the title then says the shares at this factor. Raises ValueError
+    for another number of curves, unequal lengths, or a share that is not from 0 to 1.
     """
     if not 1 <= len(predicted) <= 8:
         raise ValueError(f"predicted {listed(predicted)}: predict 1 to 8 curves")

@@ -3,9 +3,9 @@
     results = launch.run(traced, my_ring_all_reduce, nproc=4)      lib.collectives.contents.traced
     plots.ring(results)
 
-Drawn from the run: the ledger says who sent to whom in which round, the traced values say what was
-in each message. A ring is drawn as a ring and a star as a star; a sum that lacks a rank, or has one
-twice, is drawn in red.
+The picture is drawn from the run itself. The ledger says which rank sent to which in each round,
+and the traced values say what each message contained. Therefore any algorithm can be drawn: a ring
+looks like a ring, a star like a star, and a sum that lacks a rank, or has one twice, is red.
 """
 
 import math
@@ -22,12 +22,12 @@ DEPTH = LinearSegmentedColormap.from_list("depth", ["#e9f1f7", "#a9cfe6", "#5a9f
 
 @drawing
 def ring(results):
-    """A panel per round: each rank's vector, cut into a chunk per rank, with the number of values
-    summed in each.
+    """A panel per round: each rank's vector, split into as many chunks as there are ranks, and in
+    each chunk how many ranks' values are summed in it.
 
-    results: what `launch.run(traced, all_reduce, nproc=N)` returned, ledger on; N from 2 to 4.
-    Raises ValueError where there is no ledger, nothing was sent, or there is more to draw than a
-    page can hold.
+    results: what `launch.run(traced, all_reduce, nproc=N)` returned, with the ledger on; N from 2
+    to 4. Raises ValueError if there is no ledger, nothing was sent, or there are more than 4 ranks
+    or 8 rounds, which a page cannot show.
     """
     panels = rounds(_entries(results))
     N = len(results)
@@ -53,13 +53,14 @@ def _entries(results):
 
 
 def states_after(results, panels):
-    """(states, arrived): states[s][r][c] is counts, how often each rank is in chunk c of rank r
-    after round s; arrived[s] holds the (r, c) that came in that round.
+    """(states, arrived). states[s][r][c]: the counts, how often each rank's values are in chunk c
+    on rank r after round s. arrived[s]: the (r, c) of the chunks that arrived in that round.
 
-    What a rank holds of a chunk after receiving it is the fullest sum that the run shows: in the
-    rank's next message of the chunk, or in its tensor when it posts its next message, or in the
-    end. Where it receives the chunk again before it sends it, what came is taken to be added if the
-    two have no rank in common, and else to replace.
+    A trace shows what is sent, not what a rank does with a chunk on arrival. So we take the fullest
+    sum of that chunk that the run shows until the chunk is sent or received again: in the rank's
+    tensor when it posts its next message, in the next message that contains the chunk, or in the
+    final tensor. If the chunk is received again first, we assume that what arrived was added if the
+    two sums have no rank in common, and replaced the old value otherwise.
     """
     N, entries = len(results), _entries(results)
     nothing = (0,) * N
@@ -91,14 +92,14 @@ def states_after(results, panels):
         for rank, chunk in coming[number]:
             now[rank][chunk] = after_receiving((rank, chunk), number, now[rank][chunk])
         states.append(now)
-    # what a rank did after its last message, it did before the picture ends
+    # the last panel shows the final tensors, because a rank may compute after its last message
     states[-1][:] = [[result["final"].get(c, nothing) for c in range(N)] for result in results]
     return states, [set(places) for places in coming]
 
 
 def _contents(results, entries):
     """({id of a send: {chunk: counts} in the message}, {id of a send: the same in the rank's tensor
-    when it posts it}). Raises ValueError where ledger and trace differ."""
+    at that moment}). Raises ValueError if ledger and trace have different numbers of sends."""
     sent, held = {}, {}
     for rank, result in enumerate(results):
         sends = [id(e) for e in entries if e.rank == rank and e.op == "send"]
@@ -112,8 +113,9 @@ def _contents(results, entries):
 
 
 def _exchanged(panels, sent, received):
-    """(going, coming): per round, {(rank, chunk): counts} that the rank sends, and {(rank, chunk):
-    [counts, ...]} that it receives. received: ids of the sends that were."""
+    """(going, coming): for each round {(rank, chunk): counts} that the rank sends, and {(rank,
+    chunk): [counts, ...]} that it receives. received: ids of the sends that have a matching
+    recv."""
     going, coming = [{} for _ in panels], [{} for _ in panels]
     for number, panel in enumerate(panels):
         for send in panel:
@@ -125,8 +127,8 @@ def _exchanged(panels, sent, received):
 
 
 def kind(states, arrived, number):
-    """What the round did with the chunks that arrived: "added", or "passed on" once
-    the sum was finished."""
+    """What the ranks did in this round with the chunks that arrived: "added" them (or "some added",
+    "nothing added"), or "passed on" sums that were finished already; or "nothing arrives"."""
     N = len(states[0])
     before = states[number - 1] if number else [[(1,)] * N] * N
     if not arrived[number]:
@@ -143,7 +145,7 @@ def kind(states, arrived, number):
 
 
 def _drawn(N, panels, states, arrived):
-    """The figure."""
+    """Draw a panel per round."""
     columns = len(panels) if len(panels) <= 3 else math.ceil(len(panels) / 2)
     figure, grid = page(4 if len(panels) > 3 else 2.9, math.ceil(len(panels) / columns), columns)
     for number, axes in enumerate(grid.ravel()):
@@ -156,7 +158,8 @@ def _drawn(N, panels, states, arrived):
 
 
 def _panel(axes, panel, state, arrived, N, width, wrong):
-    """One round: ranks on an ellipse, each a strip of cells; an arrow per pair that talks."""
+    """One round: the ranks on an ellipse, each as a strip of cells, and an arrow for each pair that
+    communicates. wrong: mark sums that are not complete, because this is the last round."""
     cell = 0.165  # inches
     reach_x, reach_y = min((width - 0.4 - N * cell) / 2, 1.2), 0.52  # inches
     places = [
@@ -166,7 +169,7 @@ def _panel(axes, panel, state, arrived, N, width, wrong):
     strips = []
     for rank, (x, y) in enumerate(places):
         left, low = x - N * cell / 2, y - cell / 2
-        # with its number
+        # the cells and the number of the rank
         strips.append(Rectangle((left - 0.2, low), N * cell + 0.2, cell, fc="none", ec="none"))
         axes.add_patch(strips[-1])
         axes.text(left - 0.05, y, str(rank), ha="right", va="center_baseline", size=10,
@@ -194,7 +197,7 @@ def _panel(axes, panel, state, arrived, N, width, wrong):
 
 
 def _words(N, panels, states, arrived):
-    """The claim, what to look at, what it is, and all of it in words."""
+    """The claim, what to look at, what the figure is, and its numbers in words."""
     claim = _mistake(N, states[-1])
     if not claim:
         kinds = [kind(states, arrived, number) for number in range(len(panels))]
@@ -209,7 +212,8 @@ def _words(N, panels, states, arrived):
 
 
 def _mistake(N, state):
-    """The first chunk in the end that is no sum of all ranks, as a claim; "" if there is none."""
+    """A claim about the first chunk that does not end as the sum over all ranks; "" if every one
+    does."""
     for rank, chunk in ((r, c) for r in range(N) for c in range(N)):
         counts = state[rank][chunk]
         if counts != (1,) * N:
@@ -228,7 +232,7 @@ def _rounds_of(kinds):
 
 
 def _sent(N, panels):
-    """Who sends how many vectors."""
+    """Which rank sends how many vectors."""
     sent = [sum(e.numel for panel in panels for e in panel if e.rank == r) / N for r in range(N)]
     most, least = max(sent), min(sent)
     who = "every rank" if most == least else f"rank {sent.index(most)}"

@@ -1,10 +1,11 @@
-"""Where a plan's seconds and bytes go, part by part: the best plans under each other, or one plan
-beside the best.
+"""Where a plan's seconds and bytes go, part by part: several plans ranked by time, or one plan
+compared with the best.
 
     [ matmuls ][ other kernels ][ tp ][ pp ][ bubble ][ dp ][ optimizer ]
 
-tp, pp and dp are the messages along these axes. The cost model knows eleven parts of a step
-(lib.cost.step); those that a reader would add up anyway are one here.
+tp, pp and dp are the messages along these axes. The cost model divides a step into eleven parts
+(lib.cost.step), and the figures merge those that a reader would add up anyway. A twelfth, offload,
+is not drawn: `grouped` refuses it.
 """
 
 import textwrap
@@ -15,7 +16,7 @@ from lib.plots.labels import amount, each
 from lib.plots.memory import PART_COLOR
 from lib.plots.style import ALARM, AXIS_COLOR, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
-SECONDS = {  # what is drawn: (colour, the cost model's components)
+SECONDS = {  # {part that is drawn: (colour, the cost model's components that it adds up)}
     "matmuls": (OP_COLOR["F"], ("matmul",)),
     "other kernels": ("#b9d9f3", ("attention", "elementwise", "launch")),
     "tp": (AXIS_COLOR["tp"], ("tensor",)),
@@ -38,15 +39,15 @@ BYTES = {
 
 
 def name_of(plan):
-    """A Plan, or words, as a label: without what the plan does not do."""
+    """A Plan, or words, as a label, without the recomputation that the plan does not do."""
     return str(plan).replace(" recompute=none", "").replace("recompute=full", "recompute")
 
 
 def grouped(costs, parts):
-    """{component: number} of the cost model -> {part: number}, in the order of `parts`, without
-    those that are 0.
+    """Add up {component: number} of the cost model to {part: number}, in the order of `parts`,
+    without parts that are 0.
 
-    Raises ValueError for a component that no part has, or a number below 0.
+    Raises ValueError for a component that belongs to no part, or a number below 0.
     """
     known = {component for _, components in parts.values() for component in components}
     if not costs or not set(costs) <= known or min(costs.values()) < 0:
@@ -60,16 +61,17 @@ def grouped(costs, parts):
 
 @drawing
 def plan_ranking(plans, room, error=None):
-    """A bar per plan of what its step takes beyond matrix products; at its end the step, and the
-    fullest GPU's memory.
+    """A bar per plan: what its step takes beyond the matmuls. At its end are the time of the full
+    step and the memory of the fullest GPU.
 
     plans: [(plan, {component: seconds}, bytes), ...], 1 to 9, in the order to show: a Plan or
-    words, the components of `lib.cost.step.step_seconds`, the memory. room: bytes that a plan may
-    need; the bars of those that need more are hatched. error: of the cost model, such as 0.08; a
-    dashed line shows how much longer a plan may take before the model can tell it from the fastest
-    that fits. The plan with the fewest matrix products has none in its bar; those of others are
-    what they have more (recomputed, or smaller and slower).
-    Raises ValueError for another number of plans, or components that are not known.
+    words, the components of `lib.cost.step.step_seconds`, and the memory. room: bytes that a plan
+    may need; the bars of plans that need more are hatched. error: of the cost model, such as 0.08;
+    a dashed line then shows how much longer a plan may take before the model can distinguish it
+    from the fastest that fits. The smallest time of matmuls among the plans is subtracted from
+    every bar, because it would dwarf the differences. What a plan needs beyond it, as it recomputes
+    or its matmuls are smaller and slower, is the part "more matmuls". Raises ValueError for another
+    number of plans, or unknown components.
     """
     if not 1 <= len(plans) <= 9:
         raise ValueError(f"{len(plans)} plans: 1 to 9 can be read")
@@ -129,14 +131,13 @@ def plan_ranking(plans, room, error=None):
 
 @drawing
 def plan_cost(plans, memory, room, title=None):
-    """Two panels, a bar per plan in each: bytes on the fullest GPU, and seconds of a step, by
-    component.
+    """Two panels with a bar per plan in each: bytes on the fullest GPU, and seconds of a step, both
+    by component.
 
-    plans: {"yours": ({component: bytes}, {component: seconds}), "the best": ...}, 1 to 3, as of
-    `lib.cost.memory.memory` and `lib.cost.step.step_seconds`; the first is the one that the title
-    speaks of.
-    memory: of a GPU, bytes; room: how many of them a plan may need.
-    Raises ValueError for another number of plans, or components that are not known.
+    plans: {"yours": ({component: bytes}, {component: seconds}), "the best": ...}, 1 to 3, as
+    `lib.cost.memory.memory` and `lib.cost.step.step_seconds` return them; the title is about the
+    first. memory: of a GPU, in bytes. room: how many of them a plan may need. Raises ValueError for
+    another number of plans, or unknown components.
     """
     if not 1 <= len(plans) <= 3:
         raise ValueError(f"{len(plans)} plans: 1 to 3 can be read")
@@ -183,8 +184,8 @@ def plan_cost(plans, memory, room, title=None):
 
 
 def _bars(axes, names, plans, parts, end, inches, **look):
-    """A bar per plan on an axis that ends at `end` and is so many inches long, and the key of its
-    parts above it."""
+    """A bar per plan on an axis that ends at `end` and is `inches` long, and above it the legend of
+    the parts."""
     axes.set_xlim(0, end)
     rows(axes, names, **look)
     numbers(axes.xaxis)
@@ -198,7 +199,7 @@ def _bars(axes, names, plans, parts, end, inches, **look):
 
 
 def _hatch(axes, row, start, end):
-    """What does not fit."""
+    """Hatch the part of a bar that does not fit into memory."""
     box(axes, start, row - 0.33, end - start, 0.66, "none", hatch="////", lw=0, zorder=3)
 
 

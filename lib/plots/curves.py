@@ -1,5 +1,5 @@
-"""Time on two logarithmic axes, of a collective against size, of a layer or a step against tp:
-predictions dashed."""
+"""Time on two logarithmic axes: of a collective against its size, or of a layer or step against tp.
+Predictions are dashed."""
 
 import math
 from itertools import pairwise
@@ -10,7 +10,7 @@ from lib.plots.draw import above, curves, grid, named_ends, page, ticks
 from lib.plots.labels import capital, in_sentences, lines_in_words, size_in_words, time_in_words
 from lib.plots.style import FAINT, INK, PAPER, RANK_COLORS, drawing
 
-ALGORITHM_COLOR = {  # the same in every figure, and none is that of a rank
+ALGORITHM_COLOR = {  # the same in every figure; no rank has one of these colours
     "star": "#5c6470",
     "tree": "#3f7f3f",
     "ring": "#c04a8b",
@@ -24,14 +24,15 @@ ALGORITHM_COLOR = {  # the same in every figure, and none is that of a rank
 
 @drawing
 def cost_curves(measured, predicted, title=None, at=None):
-    """One colour per algorithm; where another becomes the fastest is marked.
+    """Time against size, one colour per algorithm. A diamond marks each size at which another
+    algorithm becomes the fastest.
 
     measured, predicted: {"ring": (sizes, seconds), ...}, sizes in bytes, ascending; either may be
-    {}. The same name has the same colour in both, and an algorithm of `ALGORITHM_COLOR` in all
+    {}. A name has the same colour in both, and an algorithm of `ALGORITHM_COLOR` has it in all
     figures; underscores in a name are drawn as spaces.
-    at: a size in bytes, to be marked with the times there (a slider's). title: another
-    claim than who is the fastest, which is then not marked. Raises ValueError for nothing to draw,
-    unequal lengths, or values that a logarithm does not have.
+    at: a size in bytes, such as a slider's, at which the times are marked. title: replaces the
+    claim about the fastest algorithm, and no diamonds are drawn then. Raises ValueError for nothing
+    to draw, unequal lengths, or values that are not above 0 and have no logarithm.
     """
     for name, (sizes, seconds) in [*measured.items(), *predicted.items()]:
         if np.shape(sizes) != np.shape(seconds) or np.ndim(sizes) != 1 or len(sizes) == 0:
@@ -95,10 +96,10 @@ def cost_curves(measured, predicted, title=None, at=None):
 
 
 def links(found):
-    """Time of a message against its size on each of some links, measured and by the line
-    alpha + bytes * beta.
+    """Time of a message against its size for several links: as measured, and by the line alpha +
+    bytes * beta.
 
-    found: objects with `name`, `sizes`, `seconds` and `time(n_bytes)`, as
+    found: objects with `name`, `sizes`, `seconds` and `time(n_bytes)`, such as
     lib.measuring.links.Link.
     """
     return cost_curves(
@@ -110,13 +111,14 @@ def links(found):
 
 @drawing
 def tp_volume(measured, predicted, of="a layer", domain=None):
-    """A curve per link or model, on logarithmic axes; a diamond where a layer is fastest.
+    """Time against tp on logarithmic axes, a curve per link or model. A diamond marks the fastest
+    tp of each.
 
     measured, predicted: {"inside a node": ([1, 2, 4, 8], seconds), "across nodes": ...}; either may
-    be {}. The same name has the same colour in both. A curve that begins with tp=1 also shows what
-    halving the work at each doubling would give. of: what takes so long. domain: GPUs of an NVLink
-    domain, whose end is marked where a larger tp follows. Raises ValueError for nothing to draw,
-    unequal lengths, or values that a logarithm does not have.
+    be {}. The same name has the same colour in both. If a curve begins with tp=1, a thin line shows
+    time / tp, which tp would achieve if nothing had to be sent. of: what takes this time. domain:
+    the number of GPUs in an NVLink domain; its end is marked if there are points beyond it. Raises
+    ValueError for nothing to draw, unequal lengths, or values that have no logarithm.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
     if not 1 <= len(names) <= len(RANK_COLORS):
@@ -169,8 +171,8 @@ def tp_volume(measured, predicted, of="a layer", domain=None):
 
 
 def _colors(names):
-    """{name: colour}: an algorithm's own; any other name gets the last one that no
-    name here has."""
+    """{name: colour}: an algorithm has its own colour, and any other name gets the last rank colour
+    that is still free."""
     own = {name: ALGORITHM_COLOR[name] for name in names if name in ALGORITHM_COLOR}
     free = (color for color in reversed(RANK_COLORS) if color not in own.values())
     return {name: own.get(name) or next(free) for name in names}
@@ -185,12 +187,12 @@ def _from_to(curve):
 
 
 def crossings(curves):
-    """[(size, seconds, who was the fastest, who is now), ...] where the fastest changes, between
-    their common sizes.
+    """[(size, seconds, the fastest before, the fastest now), ...]: where the fastest curve changes,
+    among the sizes that all curves have in common.
 
-    Between two sizes a curve is taken to be straight on the logarithmic axes. A lead counts if it
-    reaches 10% and lasts over a factor of 4 in size, because noise makes equal curves cross many
-    times.
+    Between two sizes a curve is assumed to be straight on the logarithmic axes. A lead counts only
+    if it reaches 10% and lasts over a factor of 4 in size, because noise makes two equal curves
+    cross many times.
     """
     first, last = max(x[0] for x, _ in curves.values()), min(x[-1] for x, _ in curves.values())
     if not first < last:
@@ -199,7 +201,7 @@ def crossings(curves):
     names = list(curves)
     # (names, 2000)
     times = np.array([np.interp(np.log(grid), np.log(x), np.log(y)) for x, y in curves.values()])
-    reigns = [(0, int(times[:, 0].argmin()))]  # (from which place of the grid, who)
+    reigns = [(0, int(times[:, 0].argmin()))]  # (index of the grid at which it begins, which curve)
     for i in range(len(grid)):
         leader, challenger = reigns[-1][1], int(times[:, i].argmin())
         if times[challenger, i] < times[leader, i] - np.log(1.1):
@@ -243,13 +245,14 @@ def _claim(curves, takeovers, at):
 
 
 def _time_at(curve, size):
-    """Seconds at a size between those of the curve, straight on the logarithmic axes."""
+    """The curve's seconds at `size`, interpolated linearly on the logarithmic axes."""
     sizes, seconds = curve
     return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(seconds))))
 
 
 def _of_one(name, curve, best):
-    """What is the fastest on this link, and what the most ranks cost where they are not."""
+    """Which tp is the fastest for this curve, and if it is not the largest, what the largest
+    takes."""
     tp, seconds = curve
     words = f"{name} tp={tp[best]} is the fastest, {time_in_words(seconds[best])}"
     return words if best == len(tp) - 1 else f"{words} (tp={tp[-1]}: {time_in_words(seconds[-1])})"

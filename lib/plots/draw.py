@@ -1,5 +1,5 @@
-"""What figures are drawn with: the page and its axes, rows and boxes, curves and the names at their
-ends.
+"""The building blocks of figures: the page and its axes, rows and boxes, curves and the names at
+their ends.
 
 figure, axes = page(3.6)                    # one chart; page(3.6, columns=2, sharey=True): two
 rows(axes, ["a", "b"])                      # a name per row, the first on top: row i is at y = i
@@ -17,17 +17,18 @@ from matplotlib.ticker import NullFormatter
 from lib.plots.labels import amount, short, spread
 from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, on_color, rank_color, readable
 
-DASHED = (0, (5, 2.5))  # curves: predicted
-DASHES = (0, (3, 1.6))  # edges of bars, and marks beside them: predicted
-LANE = "#f1efe9"  # the ground of a lane, where grey would be too dark
-WAITING = {"fc": PAPER, "ec": FAINT, "hatch": "/////"}  # in a key: a hatched box
+DASHED = (0, (5, 2.5))  # for predicted curves
+DASHES = (0, (3, 1.6))  # for predicted bars: their edges, and marks next to them
+LANE = "#f1efe9"  # background of a lane, where the grey of "idle" would be too dark
+WAITING = {"fc": PAPER, "ec": FAINT, "hatch": "/////"}  # a rank that waits: a hatched box
 
 # --- the page -------------------------------------------------------------------------------------
 
 
 def page(height, rows=None, columns=None, most=4.0, **shared):
-    """A figure 8 inches wide and at most `most` high, and its axes: one, a list of them, or (rows,
-    columns) of them."""
+    """(figure, axes): a figure 8 inches wide and `height` inches high, but at most `most`. axes is
+    one object without `rows` and `columns`, a flat array with one of them, a 2-D array with
+    both."""
     figure = Figure(figsize=(8, min(most, height)))
     if rows is None and columns is None:
         return figure, figure.add_subplot()
@@ -36,7 +37,7 @@ def page(height, rows=None, columns=None, most=4.0, **shared):
 
 
 def grid(axes, axis="both"):
-    """Faint lines behind what is drawn; axis: "x", "y" or "both"."""
+    """Faint lines behind what is drawn. axis: "x", "y" or "both"."""
     axes.grid(axis=axis, color=OP_COLOR["idle"], lw=0.7)
     axes.set_axisbelow(True)
 
@@ -47,22 +48,22 @@ def heading(axes, text, **look):
 
 
 def numbers(axis, words=short):
-    """The axis' own ticks, written as `words` writes a number; the small ones of a
-    logarithmic axis stay bare."""
+    """Keep the axis' own ticks, and write their numbers with `words`. The minor ticks of a
+    logarithmic axis get no numbers."""
     axis.set_major_formatter(lambda value, _: words(value))
     axis.set_minor_formatter(NullFormatter())
 
 
 def ticks(axis, places, words=str):
-    """Ticks at these places alone, as `words` writes them. For logarithmic axes, which have
-    many small ones."""
+    """Replace the axis' ticks by these places, written with `words`. For logarithmic axes, which
+    have many minor ticks otherwise."""
     axis.set_ticks(places, [words(place) for place in places])
     axis.set_ticks([], minor=True)
 
 
 def key(axes, colors, below=False, **look):
-    """What colours mean, above the axes' left end or `below` their right end. colors: {words:
-    colour, or a dict}."""
+    """A legend of colours, above the axes' left end, or `below` their right end. colors: {words: a
+    colour, or the properties of a Rectangle}."""
     boxes = {
         words: each if isinstance(each, dict) else {"fc": each} for words, each in colors.items()
     }
@@ -76,15 +77,15 @@ def key(axes, colors, below=False, **look):
 
 
 def time_axis(axes, unit, colors, **look):
-    """The lowest panel's axis of time: its name at the left, what the boxes'
-    colours mean at the right."""
+    """The time axis of the lowest panel: its name at the left, and the legend of the boxes' colours
+    at the right."""
     axes.set_xlabel(f"time ({unit})", loc="left")
     numbers(axes.xaxis)
     key(axes, colors, below=True, **look)
 
 
 def above(axes, x, text, **look):
-    """A text above the axes, at an upright line."""
+    """A text above the axes at x, such as the name of a vertical line."""
     where = {"xytext": (0, 2), "ha": "center", "va": "bottom"}
     axes.annotate(
         text, (x, 1), xycoords=("data", "axes fraction"), textcoords="offset points", **where | look
@@ -92,7 +93,7 @@ def above(axes, x, text, **look):
 
 
 def at_edge(axes, y, text, x=1.015, **look):
-    """A text in bold at the right edge of the axes."""
+    """A text in bold at the right edge of the axes, at height y."""
     look = (
         {"va": "center_baseline", "weight": "bold"}
         | look
@@ -105,13 +106,14 @@ def at_edge(axes, y, text, x=1.015, **look):
 
 
 def color_names(labels, colors, **look):
-    """Names of rows or columns in bold, in their colours."""
+    """Write the names of rows or columns in bold, each in its colour."""
     for label, color in zip(labels, colors, strict=False):
         label.set(color=readable(color), weight="bold", **look)
 
 
 def rows(axes, names, colors=None, **look):
-    """Row i at y = i, the first on top, its name at the left, in its colour. look: of the names."""
+    """Prepare the y axis for rows: row i is at y = i, the first on top, with its name at the left,
+    in its colour. look: properties of the names."""
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names, **look)
     if colors is not None:
@@ -121,13 +123,13 @@ def rows(axes, names, colors=None, **look):
 
 
 def rank_rows(axes, ranks, words="rank {}", **look):
-    """`rows`, one for each of these ranks."""
+    """`rows` with one row for each of these ranks, in the ranks' colours."""
     rows(axes, [words.format(rank) for rank in ranks], map(rank_color, ranks), **look)
 
 
 def middle(axes, x, y, text, color=INK, size=9, **look):
-    """Text in the middle of a box. Laying out without it is faster, and it lies
-    inside the axes anyway."""
+    """A text in the middle of a box. The layout solver may ignore it, because it is inside the axes
+    anyway, and the solver is faster without it."""
     where = {"ha": "center", "va": "center_baseline", "zorder": 5}
     axes.text(x, y, text, size=size, color=color, **where | look).set_in_layout(False)
 
@@ -146,10 +148,11 @@ def box(
     room=0.05,
     **look,
 ):
-    """A filled box and a text in it, if the box is `wide` enough, in inches on the page, for it and
-    `room` beside it.
+    """A filled box, with a text in it if there is enough space.
 
-    pad: of a ground below the text in the box's colour, in letters, where lines may cross it.
+    wide: the width of the box on the page in inches; the text is written if it fits into that with
+    `room` to spare. pad: if given, the text gets a background in the box's colour with this margin,
+    in letters, because lines may cross it.
     """
     axes.add_patch(
         Rectangle(
@@ -162,11 +165,11 @@ def box(
 
 
 def stack(axes, row, parts, color, inches, height=0.7, size=9, words=amount, pad=None):
-    """Boxes end to end on a row, each with its number where there is room. Returns where the last
-    one ends.
+    """Boxes end to end in a row, each with its number if it fits. Returns the x where the last
+    ends.
 
-    parts: {part: length}; color: {part: colour}; inches: of one unit of length on the page. pad:
-    see `box`.
+    parts: {part: length}; color: {part: colour}; inches: the size of one unit of length on the
+    page. pad: see `box`.
     """
     start = 0.0
     for part, length in parts.items():
@@ -179,8 +182,8 @@ def stack(axes, row, parts, color, inches, height=0.7, size=9, words=amount, pad
 
 
 def outline(axes, row, half, lengths):
-    """The same, predicted: dashed edges from row - half to row + half. A part's left edge is the
-    right one before."""
+    """The predicted counterpart of `stack`: boxes end to end with dashed edges, from row - half to
+    row + half. A box has no left edge of its own: it is the right one of the box before."""
     start = 0.0
     for length in lengths:
         end = start + length
@@ -191,21 +194,23 @@ def outline(axes, row, half, lengths):
 
 
 def beside(axes, x, row, text, color=INK, gap=6, **look):
-    """A text in bold after the end of a bar."""
+    """A text in bold to the right of a bar's end."""
     look = {"weight": "bold", "zorder": 6, "bbox": paper(0.1)} | look
     look |= {"xytext": (gap, 0), "textcoords": "offset points", "va": "center_baseline"}
     axes.annotate(text, (x, row), color=color, **look)
 
 
 def paper(pad, color=PAPER):
-    """The ground of a text that lies on lines."""
+    """The background of a text that is drawn over lines."""
     return {"boxstyle": f"round,pad={pad}", "fc": color, "ec": "none"}
 
 
 def bar(axes, row, value, color, text, longest, mark=None, height=0.68):
-    """A bar from 0, its text in it or behind it, and a dashed mark where a formula puts its end.
+    """A bar from 0 with its text inside it or after it, and a dashed `mark` where a formula puts
+    its end.
 
-    longest: of all bars and marks of the axes.
+    longest: the largest value among all bars and marks of the axes. A bar that is short in
+    comparison has its text after it.
     """
     box(axes, 0, row - height / 2, value, height, color, ec="none")
     inside = min(mark or value, value) > 0.45 * longest
@@ -217,7 +222,7 @@ def bar(axes, row, value, color, text, longest, mark=None, height=0.68):
 
 
 def arrow(axes, start, end, color=FAINT, lw=1.4, head=10, **look):
-    """An arrow between two places."""
+    """An arrow from one point to another."""
     look = {"shrinkA": 0, "shrinkB": 0, "zorder": 1} | look
     axes.add_patch(
         FancyArrowPatch(
@@ -230,10 +235,10 @@ def arrow(axes, start, end, color=FAINT, lw=1.4, head=10, **look):
 
 
 def curves(axes, measured, predicted, color, factor=1):
-    """Solid what was measured, dashed what was predicted. Each {name: (x, y)}; y is drawn times
-    `factor`.
+    """Draw measured curves as solid lines with dots, and predicted ones as dashed lines. Each is
+    {name: (x, y)}; y is multiplied by `factor`.
 
-    Returns where they end, for `named_ends`: a name's measured curve, where there is one.
+    Returns the ends of the curves for `named_ends`: of a name with both, that of the measured one.
     """
     for some, look in (
         (predicted, {"ls": DASHED, "lw": 1.6}),
@@ -249,10 +254,11 @@ def curves(axes, measured, predicted, color, factor=1):
 
 
 def named_ends(axes, ends, gap, x=1.015, **look):
-    """The curves' names at the right edge, where they end. Set the axes' limits before.
+    """Write the curves' names at the right edge, at the height where each curve ends, but moved
+    apart so that they do not overlap. Set the axes' limits before.
 
-    ends: [(text, y, colour), ...]; gap: the least between two of them, as a share of the axes'
-    height.
+    ends: [(text, y, colour), ...]; gap: the least distance between two names, as a share of the
+    axes' height.
     """
     (low, high), there, back = axes.get_ylim(), float, float
     if axes.get_yscale() == "log":

@@ -1,10 +1,10 @@
-"""What a job held at each step, beside one process: a box per rank, dark where it held something
-else.
+"""What a job computed at each step, compared with a single process: a box per rank, red where the
+rank's value was a different one.
 
                  step 0      step 1      step 2
-input: tokens    . . . .     . . . .     . . . .        .  as in one process
-loss: share          . .         . .         . .        #  another number
-gradient: sharded    . . . .     . . . .     # # # #        (nothing)  the rank has no such thing
+input: tokens    . . . .     . . . .     . . . .        .  the same as in a single process
+loss: share          . .         . .         . .        #  a different value
+gradient: sharded    . . . .     . . . .     # # # #        (nothing)  the rank has no such value
 norm: reported   . . . .     . . . .     # # # #
 """
 
@@ -13,17 +13,18 @@ from matplotlib.patches import Rectangle
 from lib.plots.draw import page
 from lib.plots.style import ALARM, INK, OP_COLOR, drawing, rank_color, readable
 
-BOX = 0.8  # of a rank's place
-GAP = 1.0  # between two steps, in places
+BOX = 0.8  # side of a box; ranks are 1 apart
+GAP = 1.0  # between two steps
 
 
 @drawing
 def evidence(off, framed=False):
-    """A row for each quantity, and in it a box for each step and rank.
+    """A row per quantity, and in it a box for each step and rank.
 
-    off: {(kind, what): [[is rank 0's another, ...] of step 0, ...]}, None where a rank has no such
-    thing; in the order of a step. framed: show what is off first.
-    Raises ValueError for no step, more than 12, or quantities of unequally many steps or ranks.
+    off: {(kind, what): [[does rank 0's value differ, ...] of step 0, ...]}, with None where a rank
+    has no such value; in the order in which a step computes them. framed: put a frame around what
+    differs first. Raises ValueError for no step, more than 12, or quantities with different numbers
+    of steps or ranks.
     """
     shapes = {tuple(len(step) for step in steps) for steps in off.values()}
     if len(shapes) != 1 or not 1 <= len(next(iter(shapes))) <= 12 or not all(next(iter(shapes))):
@@ -85,7 +86,7 @@ def evidence(off, framed=False):
 
 
 def _first(off, steps):
-    """(step, kind) of what is off first, or None."""
+    """(step, kind) of the first quantity that differs, or None."""
     found = (
         (step, kind)
         for step in range(steps)

@@ -1,8 +1,9 @@
-"""Load of each expert over training: with nothing to balance them, a few experts get all choices.
+"""The load of each expert during training. If nothing balances the router, a few experts are chosen
+for nearly all tokens.
 
 1 +----------------+  +----------------+
   |  0    _________|  |  0             |  a band: an expert's share of the choices
-  |  1 __/         |  |- - - - - - - - |  dashed: where the bands would part at 1/E each
+  |  1 __/         |  |- - - - - - - - |  dashed: where bands of equal shares, 1/E, would end
   |  2/   0        |  |  1             |  hatched: what is over an expert's capacity
 0 +----------------+  +----------------+
 """
@@ -14,21 +15,19 @@ from lib.plots.draw import DASHED, heading, numbers, page, paper
 from lib.plots.labels import each
 from lib.plots.style import INK, PAPER, drawing, on_color, rank_color
 
-ON_DARK = withStroke(linewidth=2.4, foreground=PAPER)  # a dark line is seen on dark bands too
+ON_DARK = withStroke(linewidth=2.4, foreground=PAPER)  # makes a dark line visible on dark bands
 
 
 @drawing
 def expert_load(loads, titles, capacity=None, every=1):
-    """A panel per run: the experts' shares of the choices, before capacity, as stacked bands over
-    the steps of training.
+    """A panel per run: the experts' shares of the choices, before capacity is applied, as stacked
+    bands over the steps of training.
 
-    loads: [(steps, E), ...], 1 or 2, choices or shares of them; each step's are divided by their
+    loads: [(steps, E), ...], 1 or 2 runs, choices or shares of them; each row is divided by its
     sum. E: 2 to 16. titles: one per panel, such as ["without balancing", "with the auxiliary
-    loss"], which also end the sentence in the title. capacity: a
-    factor; what an expert has over capacity / E is hatched. every: how many steps a row of loads
-    adds up.
-    Raises ValueError for another number of panels or experts, or loads that are below 0 or none at
-    all.
+    loss"]; they also end the sentence in the title. capacity: a factor; an expert's choices beyond
+    capacity / E are hatched. every: how many steps a row of loads adds up. Raises ValueError for
+    another number of panels or experts, loads below 0, or a step without any.
     """
     loads = [np.asarray(load, dtype=float) for load in loads]
     shapes = [load.shape for load in loads]
@@ -81,8 +80,8 @@ def expert_load(loads, titles, capacity=None, every=1):
 
 
 def _bands(axes, x, share, capacity):
-    """A band per expert, hatched over its capacity, and dashed where the bands
-    would part at 1/E each."""
+    """A band per expert, hatched over its capacity, and dashed lines where bands of equal shares
+    would end."""
     steps, E = share.shape
     edges = np.hstack([np.zeros((steps, 1)), share.cumsum(1)])
     for e in range(E):
@@ -105,6 +104,6 @@ def _bands(axes, x, share, capacity):
 
 
 def _over(share, capacity):
-    """The share of all tokens over the experts' capacity, the mean of the steps.
+    """The share of all tokens that is over the experts' capacity, as the mean over the steps.
     share: (steps, E)."""
     return float(np.maximum(share - capacity / share.shape[1], 0).sum(1).mean())

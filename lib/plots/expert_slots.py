@@ -1,5 +1,5 @@
-"""Rows of each expert: computed, dropped, and slots computed for nothing, with a capacity and
-without.
+"""Rows that each expert computes, rows that it drops, and empty slots that it computes for nothing,
+with a capacity and without.
 
 factor 1           dropless
      x             #                # computed
@@ -19,13 +19,13 @@ DROPPED = {"fc": PAPER, "ec": ALARM, "hatch": "xxxxx"}
 
 @drawing
 def expert_slots(asked, capacities):
-    """A panel per capacity, a bar per expert: rows that it computes, rows that are dropped, slots
-    that stay empty.
+    """A panel per capacity, a bar per expert: rows that it computes, rows that are dropped, and
+    slots that stay empty.
 
-    asked: (E,) rows that each expert is asked for. capacities: {"factor 1": C, ..., "dropless":
-    None}, 1 to 4 panels; C: slots of each expert, None: as many as it is asked for.
-    Raises ValueError for another number of panels, more than 16 experts, or numbers below 0 or none
-    at all.
+    asked: (E,), how many rows are routed to each expert, E at most 16. capacities: {"factor 1": C,
+    ..., "dropless": None}, 1 to 4 panels; C: slots of each expert; None: as many as rows are routed
+    to it. Raises ValueError for another number of panels or experts, numbers below 0, or no rows at
+    all.
     """
     asked = np.asarray(asked)
     if not 1 <= len(capacities) <= 4 or asked.ndim != 1 or not 1 <= len(asked) <= 16:
@@ -65,7 +65,7 @@ def expert_slots(asked, capacities):
     key(panels[0], {"computed": COMPUTED, "dropped": DROPPED, "empty slot": WAITING},
         loc="upper left",
         bbox_to_anchor=(0, 0), borderaxespad=1.75)  # fmt: skip
-    panels[0].get_legend().set_in_layout(False)  # it lies below all panels
+    panels[0].get_legend().set_in_layout(False)  # it is below all panels
     hottest = asked.max() / asked.mean()
     of_each = "; ".join(f"{name}, {words}" for name, words in told.items())
     return (
@@ -80,7 +80,7 @@ def expert_slots(asked, capacities):
 
 
 def _split(asked, C):
-    """Rows that are computed, dropped, and slots that are empty, (E,) each."""
+    """(computed rows, dropped rows, empty slots), each (E,)."""
     if C is None:
         return asked, 0 * asked, 0 * asked
     done = np.minimum(asked, C)

@@ -1,11 +1,11 @@
-"""A schedule on the clock: a lane per rank, a box per action, and how much of the time the rank
-stands idle.
+"""Gantt charts of pipeline schedules: a lane per rank, a box per action, and the share of time in
+which the rank is idle.
 
     rank 0  [0][1][2][3]:::::::::[ 0 ][ 1 ][ 2 ][ 3 ]    43%  4  idle, and the most
     rank 1  :::[0][1][2][3]:::[ 0 ][ 1 ][ 2 ][ 3 ]:::    43%  4  that is kept at a time
                                                     all  43%
 
-Times are a simulation's, or those that ranks measured: see boxes.py.
+Times are those of a simulation, or those that ranks measured; boxes.py draws both.
 """
 
 from lib.pipeline.actions import count_stages
@@ -19,12 +19,13 @@ ORDINALS = ("first", "second", "third", "fourth")
 
 @drawing
 def gantt(timed, unit=None, title=None):
-    """One schedule: at the right each rank's share of idle time, and the most micro-batches x
-    stages that it keeps.
+    """One schedule. At the right of each rank are its share of idle time, and the most
+    micro-batches x stages whose activations it keeps at a time (until their B, or until W where B
+    is split).
 
-    timed: a Simulation, or the Bars of all ranks as `record` got them.
-    unit: what 1 on the clock is, such as "forwards"; "s" is drawn in ms. Bars are in seconds,
-    unless said.
+    timed: a Simulation, or the Bars of all ranks as `record` returned them.
+    unit: the unit of the times, such as "forwards"; "s" is drawn in ms. Bars are in seconds unless
+    another unit is given.
     """
     timed, unit = on_clock(timed, unit)
     p, n_stages, makespan = len(timed.schedule), count_stages(timed.schedule), timed.makespan
@@ -60,9 +61,9 @@ def gantts(schedules, unit=None):
     """Several schedules below each other on one time axis, each with its makespan and its bubble.
 
     schedules: {"GPipe": Simulation, "1F1B": Simulation, ...}, or Bars in place of a Simulation; 1
-    to 5 of them. unit: as for `gantt`. The figure is taller than others where lanes would become
-    too thin to read. Raises ValueError for another number of schedules, or for some in seconds and
-    some not.
+    to 5 of them. unit: as for `gantt`. The figure is taller than others if its lanes would
+    otherwise become too thin to read. Raises ValueError for another number of schedules, or for
+    schedules in different units, because they share one axis.
     """
     if not 1 <= len(schedules) <= 5:
         raise ValueError(f"{len(schedules)} schedules: 1 to 5 can be seen at once")
@@ -101,16 +102,15 @@ def gantts(schedules, unit=None):
 
 @drawing
 def simulated_and_measured(simulation, bars):
-    """The same schedule twice on one axis, two thin lanes per rank, and by how much the simulation
-    is off.
+    """One schedule twice on one time axis, with two thin lanes per rank: as simulated, and as
+    measured. The title says by how much the simulation is off.
 
     rank 0   ' 0 '' 1 '' 2 '      ' 0 '' 1 '        above, dashed: the simulation
              [ 0 ][ 1 ][ 2  ]     [  0 ][ 1  ]      below, filled: the ranks
 
     simulation: a Simulation with times in seconds. bars: the Bars of all ranks, in seconds, as
-    `record` got them.
-    Each begins at 0 with its first action.
-    Raises ValueError if a rank did other actions than the simulation's, or in another order.
+    `record` returned them. Both are moved so that their first action begins at 0.
+    Raises ValueError if a rank ran other actions than the simulation's, or in another order.
     """
     (simulated, _), (measured, _) = on_clock(simulation, "s"), on_clock(bars, "s")
     p, n_stages = len(simulated.schedule), count_stages(simulated.schedule)
@@ -127,7 +127,7 @@ def simulated_and_measured(simulation, bars):
     longest = max(simulated.makespan, measured.makespan)
 
     figure, axes = page(1.6 + 0.48 * p)
-    draw_lanes(axes, p, longest, LANE)  # outlines are not seen on grey
+    draw_lanes(axes, p, longest, LANE)  # the darker grey would hide outlines
     inches = 7.0 / longest, (figure.get_figheight() - 1.5) / p
     draw_boxes(axes, simulated.bars, p, n_stages, inches, low=-0.38, high=-0.03, dashed=True)
     draw_boxes(axes, measured.bars, p, n_stages, inches, low=0.0, high=0.38)

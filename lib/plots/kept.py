@@ -1,4 +1,5 @@
-r"""What each rank keeps for its backwards, over time: the reason for 1F1B.
+r"""What each rank keeps for its backward passes, over time. It is the reason for 1F1B: with GPipe
+every rank keeps all m micro-batches, and with 1F1B rank i of p keeps at most p - i.
 
         GPipe                     1F1B
 rank 0     __/^^^^\__  8            /^^^^^^^\  4          micro-batches with F done and B (or I) not
@@ -17,11 +18,13 @@ from lib.plots.style import INK, drawing, rank_color, readable
 def kept_over_time(schedules, limits=None, unit=None):
     """A column per schedule, a row per rank: the live micro-batches x stages, as steps over time.
 
-    schedules: {"GPipe": Simulation, "1F1B": Simulation}, or Bars in place of a Simulation; 1 to 3,
-        of the same p, at most 6. What waits between I and W (ZB-H1) is not among it: that is less,
-        see `lib.pipeline.kept`.
+    schedules: {"GPipe": Simulation, "1F1B": Simulation}, or Bars in place of a Simulation; 1 to 3
+        schedules of the same p, which is at most 6. With a split backward (ZB-H1) the activations
+        that wait between I and W are not counted, because they take less memory than live ones; see
+        `lib.pipeline.kept`.
     limits: {"1F1B": [min(m, p - i) for i in range(p)]}: what theory allows each rank, dashed.
-    Raises ValueError for another number of schedules, for ranks that differ, or a limit missing.
+    Raises ValueError for another number of schedules, different numbers of ranks, or limits that do
+    not match them.
     """
     on_clocks = {name: on_clock(timed, unit) for name, timed in schedules.items()}
     ranks = {name: len(timed.schedule) for name, (timed, _) in on_clocks.items()}
@@ -86,8 +89,8 @@ def kept_over_time(schedules, limits=None, unit=None):
 
 
 def live_steps(bars, rank):
-    """[(time, live from then on), ...] of one rank: one more at the end of an F, one less at the
-    end of a B or I."""
+    """[(time, number of live ones after it), ...] of one rank. The end of an F adds one, and the
+    end of a B or I takes one away."""
     ends = sorted(
         (bar.end, {"F": 1, "W": 0}.get(bar.action.kind, -1)) for bar in bars if bar.rank == rank
     )

@@ -1,4 +1,4 @@
-"""Numbers and lists as people read them, and labels that do not lie on top of each other."""
+"""Text in figures: numbers and lists as people write them, and labels that do not overlap."""
 
 import numpy as np
 
@@ -8,7 +8,8 @@ COUNTS = {"": 1, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e
 
 
 def scale(largest, unit):
-    """A factor and a name that bring `largest` below 1,000: 4,200,000 bytes -> (1e6, "MB")."""
+    """(factor, unit) in which to write numbers of up to `largest`: 4,200,000 bytes -> (1e6, "MB").
+    Thousands begin at 10,000: below that a number is still easy to read in full."""
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if largest >= 10 * factor or (largest >= factor and factor > 1e3):
             return factor, f"{prefix}B" if unit == "bytes" else f"{prefix} {unit}".replace(
@@ -18,13 +19,13 @@ def scale(largest, unit):
 
 
 def clock(longest):
-    """A factor for seconds and its unit: (1e3, "ms") where `longest` is below a second,
-    else (1, "s")."""
+    """(factor for seconds, unit) in which to write times of up to `longest`: (1e3, "ms") below a
+    second, else (1, "s")."""
     return (1e3, "ms") if longest < 1 else (1.0, "s")
 
 
 def short(value):
-    """Three digits, no trailing zeros, and all digits before the point: 12.345 -> "12.3",
+    """Three digits without trailing zeros, but all digits before the point: 12.345 -> "12.3",
     1500.0 -> "1,500"."""
     if value == round(value) or value >= 100:
         return f"{value:,.0f}"
@@ -32,12 +33,13 @@ def short(value):
 
 
 def amount(value, digits=3):
-    """So many digits, no trailing zeros: 33 -> "33", 12345 -> "12,300", 0.123456 -> "0.123"."""
+    """`digits` digits without trailing zeros: 33 -> "33", 12345 -> "12,300", 0.123456 ->
+    "0.123"."""
     return short(float(f"{value:.{digits}g}"))
 
 
 def in_unit(value, units, digits=2):
-    """`value` in the largest of the units that it reaches when rounded: 0.00123 -> "1.2 ms". units:
+    """`value` in the largest unit in which it rounds to at least 1: 0.00123 -> "1.2 ms". units:
     {name: factor}."""
     reached = [unit for unit in units if abs(value) >= (1 - 0.5 * 10**-digits) * units[unit]]
     unit = max(reached, key=units.get) if reached else min(units, key=units.get)
@@ -55,21 +57,21 @@ def time_in_words(seconds, digits=2):
 
 
 def capital(claim):
-    """A claim as a title begins: with a capital letter, but for a name with a digit or an
-    underscore, such as fp16."""
+    """A claim as a title: it begins with a capital letter, unless its first word is a name with a
+    digit or an underscore, such as fp16."""
     is_name = any(letter.isdigit() or letter == "_" for letter in claim.split(" ")[0])
     return claim if is_name else claim[0].upper() + claim[1:]
 
 
 def few(n, most=8):
-    """At most so many of the places 0 .. n-1, the first and the last included: what a
-    sentence can hold."""
+    """At most `most` of the indices 0 .. n-1, evenly spread, the first and the last among them. The
+    alt text names only these points of a long curve."""
     return sorted({round(i * (n - 1) / (most - 1)) for i in range(most)})
 
 
 def lines_in_words(measured, predicted):
-    """What the lines of two sets of curves mean, to begin a sentence with; a set that is
-    empty is left out."""
+    """The beginning of a caption that says what solid and dashed lines mean. A set of curves that
+    is empty is left out."""
     return capital(
         "; ".join(
             ["solid lines are measured"] * bool(measured)
@@ -79,18 +81,18 @@ def lines_in_words(measured, predicted):
 
 
 def each(of, words=lambda name, value: value):
-    """A sentence for each: "name: words(name, value)." of: {name: value}."""
+    """A sentence "name: words(name, value)." for each item of the dict `of`."""
     return " ".join(f"{name}: {words(name, value)}." for name, value in of.items())
 
 
 def listed(names):
-    """Names, for a refusal; "nothing" of none."""
+    """Names separated by commas, for an error message; "nothing" if there are none."""
     return ", ".join(names) or "nothing"
 
 
 def in_sentences(curves, words):
-    """A sentence per curve. curves: {"measured": {"ring": curve, ...}, ...}; words:
-    a curve as text."""
+    """A sentence per curve. curves: {"measured": {"ring": curve, ...}, ...}; words: a function that
+    describes a curve."""
     return " ".join(
         f"{name}, {how}: {words(curve)}."
         for how, some in curves.items()
@@ -99,7 +101,8 @@ def in_sentences(curves, words):
 
 
 def spread(places, gap):
-    """Move label places apart to at least `gap`, keeping their order and their mean."""
+    """Move label positions apart until neighbours have a distance of at least `gap`. Keeps their
+    order and their mean."""
     order = np.argsort(places, kind="stable")
     out = np.array(places, dtype=float)[order]
     for _ in range(100):

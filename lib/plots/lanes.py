@@ -1,4 +1,4 @@
-"""What each rank did and when: a lane per rank, a bar per op, an arrow per message."""
+"""What each rank communicated and when: a lane per rank, a bar per op, an arrow per message."""
 
 from typing import NamedTuple
 
@@ -11,13 +11,14 @@ MOST_ARROWS = 24
 
 @drawing
 def timeline(entries):
-    """What each rank's communication did and when: one lane per rank, a bar per entry from posted
-    to done, in ms.
+    """What each rank communicated and when: one lane per rank, and a bar per entry, from when the
+    rank posted the op until it was done, in ms.
 
     entries: objects with the fields of `ledger.Entry`: rank, op, peer, tag, posted, wait_from,
-    wait_to, done (s). Hatched: the rank stood still in wait(). Arrows join a send to its recv while
-    there are at most 24 messages. A bar that reaches the right edge with no end had not finished
-    when the log was read.
+    wait_to, done (s). A bar is hatched while its rank was blocked in wait(). Arrows join a send to
+    its recv if there are at most 24 messages. An op that had not finished when the log was read has
+    a bar that runs to the right edge.
+    Raises ValueError if there are no entries to draw.
     """
     data = _checked(entries)
     return _drawn(data), *_words(data)
@@ -27,13 +28,14 @@ def timeline(entries):
 
 
 class Op(NamedTuple):
-    """A bar: its entry, the row of its lane, and in ms when it begins, ends and waits."""
+    """A bar: its entry, its row within the rank's lane, and when it begins, ends and waits, in
+    ms."""
 
     entry: object
     row: int
     begin: float
     end: float
-    waits: tuple | None  # (since, until); until is None where the rank still waits
+    waits: tuple | None  # (since, until); until is None if the rank is still waiting
 
     @property
     def kind(self):
@@ -41,18 +43,18 @@ class Op(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """What is drawn, in ms since the first op was posted."""
+    """Everything that is drawn, in ms since the first op was posted."""
 
-    ops: list  # by rank, and by when they were posted
+    ops: list  # in the order of ranks, then of when they were posted
     ranks: list
-    depth: dict  # {rank: rows of its lane}
+    depth: dict  # {rank: number of rows in its lane}
     messages: list  # [(send, recv), ...], Ops
-    span: float  # until the last op ended
-    width: float  # and some more, for what has not finished
+    span: float  # end of the last op
+    width: float  # of the axis: slightly more, so that unfinished ops are seen to go on
 
 
 def _checked(entries):
-    """Lanes. Raises ValueError where there is nothing to draw."""
+    """The Lanes of these entries. Raises ValueError if there is nothing to draw."""
     entries = sorted((e for e in entries if e.op != "mark"), key=lambda e: (e.rank, e.posted))
     if not entries:
         raise ValueError(
@@ -66,7 +68,7 @@ def _checked(entries):
     for e in entries:
         begin = ms(e.posted)
         end = ms(next((t for t in (e.done, e.wait_to) if t is not None), beyond))
-        # ops that overlap get a row each
+        # ops that overlap in time get a row each
         until = free.setdefault(e.rank, [])
         row = next((i for i, since in enumerate(until) if since <= begin), len(until))
         until[row : row + 1] = [max(end, begin)]
@@ -81,14 +83,14 @@ def _checked(entries):
 
 
 def _drawn(data):
-    """The figure."""
+    """Draw the lanes, the bars and the arrows."""
     figure, axes = page(1.55 + 0.52 * len(data.ranks))
-    lane_height = (figure.get_figheight() - 1.45) / len(data.ranks)  # inches, near enough
+    lane_height = (figure.get_figheight() - 1.45) / len(data.ranks)  # inches, approximately
     middle_of = {}
     for lane, rank in enumerate(data.ranks):
         box(axes, 0, lane - 0.4, data.width, 0.8, LANE, ec="none", zorder=1)
         tall = 0.76 / data.depth[rank]
-        # of a ms; none where a name would be too high
+        # width of a ms; 0 where a row is too low for a name, so that none is written
         inches = 6.8 / data.width * (tall * lane_height > 0.17)
         for op in (op for op in data.ops if op.entry.rank == rank):
             low = lane - 0.38 + tall * op.row
@@ -107,7 +109,7 @@ def _drawn(data):
 
 
 def _op(axes, op, low, tall, inches):
-    """The bar of an op, hatched where its rank waited; inches: of a ms."""
+    """The bar of an op, hatched while its rank waited. inches: width of a ms on the page."""
     e, color, length = op.entry, OP_COLOR[op.kind], op.end - op.begin
     name = {"send": f"to {e.peer}", "recv": f"from {e.peer}"}.get(e.op, e.op)
     wide, inside = length * inches, "" if op.waits else name
@@ -127,7 +129,7 @@ def _op(axes, op, low, tall, inches):
 
 
 def _words(data):
-    """The claim, what to look at, what it is, and all of it in words."""
+    """The claim, what to look at, what the figure is, and its numbers in words."""
     waits, stuck = dict.fromkeys(data.ranks, 0), set()
     for e in (op.entry for op in data.ops):
         if e.wait_to:

@@ -1,5 +1,5 @@
-"""Live bytes along a training step, a line per stage of ZeRO: where the peak
-is, and what remains."""
+"""Live bytes during a training step, a line per stage of ZeRO: where the peak is, and what remains
+after the step."""
 
 from itertools import groupby
 
@@ -10,12 +10,12 @@ from lib.plots.style import FAINT, drawing, stage_color
 
 @drawing
 def memory_over_a_step(live):
-    """A line per stage: bytes after each event of a step, and at the right the most of them.
+    """A line per stage: the live bytes after each event of a step, and at the right their maximum.
 
     live: {"ZeRO-1": [("forward 0", bytes), ("forward 1", bytes), ..., ("backward 0", bytes),
-    ("step", bytes)], ...}; 1 to 8 stages of the same events. Neighbours that begin with the same
-    word stand above that word. Raises ValueError for another number of stages, or events that
-    differ, or fewer than 2.
+    ("step", bytes)], ...}; 1 to 8 stages with the same events. The first word of an event is
+    written below the axis, once for neighbours that share it. Raises ValueError for another number
+    of stages, events that differ, or fewer than 2 events.
     """
     labels = {name: [label for label, _ in events] for name, events in live.items()}
     if (
@@ -37,7 +37,7 @@ def memory_over_a_step(live):
                   zorder=3 + i, clip_on=False)  # fmt: skip
     top = 1.06 * max(peak.values()) / factor
     axes.set(xlim=(-0.3, len(at) - 0.7), ylim=(0, top), ylabel=f"live memory ({unit})")
-    # of two lines that end together, the one with the higher peak has the upper label
+    # of two lines that end together, the one with the higher peak gets the upper label
     last = [(events[-1][1] + 1e-6 * peak[name]) / factor for name, events in live.items()]
     for name, y in zip(live, _apart(last, 0.15 * top), strict=True):
         text = f"{name}\nat most {amount(peak[name] / factor)} {unit}"
@@ -64,18 +64,18 @@ def memory_over_a_step(live):
 
 
 def _apart(places, gap):
-    """`spread`, and then no lower than the axis: labels of two lines stay on the page."""
+    """`spread`, but moved up as a whole if a label would be below the axis."""
     out = spread(places, gap)
     return [y + max(0.0, gap / 2 - min(out)) for y in out]
 
 
 def _events(axes, at):
-    """Below the axis: what follows an event's first word; below that the word, once for neighbours
-    that share it."""
+    """Name the events below the axis: first what follows an event's first word, and below that the
+    word itself, once for neighbours that share it."""
     words = [label.split(" ", 1) for label in at]
     axes.set_xticks(range(len(at)), [rest[0] if rest else "" for _, *rest in words])
     axes.tick_params(axis="x", length=3)
-    # events of one word so far: every other one stands higher, so that neighbours keep apart
+    # one-word events so far; every other one is written higher, so that they do not overlap
     alone = 0
     for word, group in groupby(range(len(at)), key=lambda i: words[i][0]):
         places = list(group)

@@ -1,4 +1,4 @@
-"""The loss of a training run, beside the entropy that a model without context cannot beat."""
+"""The loss of training runs, next to the entropy that a model without context cannot beat."""
 
 import itertools
 
@@ -11,12 +11,13 @@ from lib.plots.style import FAINT, PAPER, RANK_COLORS, drawing
 
 @drawing
 def loss_curve(steps, losses, entropy, others=None):
-    """Loss against step, beside the unigram entropy of the text, which no model without context can
-    beat.
+    """Loss against step, with a dashed line at the unigram entropy of the text. A model that does
+    not use context cannot get below that line.
 
-    steps, losses: (n,) of the training run, nats per character. entropy: nats per character.
-    others: {"validation": (steps, losses), ...}, drawn as points on top, so that equal curves are
-    both seen.
+    steps, losses: (n,) of the training run, in nats per character. entropy: nats per character.
+    others: {"validation": (steps, losses), ...}, drawn as points on top of the line, so that both
+    can be seen where they are equal. Raises ValueError for lists of unequal length, or a loss that
+    is not finite.
     """
     series = {"training": (steps, losses), **(others or {})}
     _refuse(series, "steps")
@@ -52,12 +53,13 @@ def loss_curve(steps, losses, entropy, others=None):
 
 @drawing
 def loss_curves(runs, entropy=None, xlabel="step", note=""):
-    """The losses of several runs, from a broad line to a narrow one, so that equal ones are all
-    seen.
+    """The losses of several runs. If runs are nearly equal, the first line is broad and each
+    following one narrower, so that all of them can be seen.
 
-    runs: {"one process": (x, losses), "4 ranks": (x, losses), ...}, the first the one to compare
-    with; losses in nats per character. entropy: of the text's single characters, a dashed line.
-    xlabel: what x counts.
+    runs: {"one process": (x, losses), "4 ranks": (x, losses), ...}, losses in nats per character;
+    the others are compared with the first. entropy: of the text's single characters, a dashed line.
+    xlabel: what x counts. Raises ValueError for fewer than 2 runs or more than 8, lists of unequal
+    length, or a loss that is not finite.
     """
     _refuse(runs, "x")
     if not 2 <= len(runs) <= len(RANK_COLORS):
@@ -118,8 +120,8 @@ def _refuse(runs, what):
 
 
 def _dress(axes, runs, entropy, xlabel, digits):
-    """Limits, the names and last losses where the lines end, and the entropy,
-    dashed, if there is one."""
+    """Set the limits, write names and last losses where the lines end, and draw the entropy,
+    dashed, if it is given."""
     ends = [(f"{name} {y[-1]:.{digits}f}", float(y[-1]), color)
             for (name, (_, y)), color in zip(runs.items(), RANK_COLORS, strict=False)]  # fmt: skip
     every = [value for _, y in runs.values() for value in y]
@@ -138,8 +140,8 @@ def _dress(axes, runs, entropy, xlabel, digits):
 
 
 def _apart(runs):
-    """The largest difference to the first run's loss, as a share of that; None where the
-    runs have other x."""
+    """The largest difference from the first run's loss, as a share of that loss; None if the runs
+    have different x."""
     (x, reference), *others = runs.values()
     if any(list(other) != list(x) for other, _ in others):
         return None
@@ -149,7 +151,7 @@ def _apart(runs):
 
 
 def _some_are_near(runs):
-    """Do two of the lines lie on each other?"""
+    """Whether any two of the lines are so close that one would hide the other."""
     pairs = itertools.combinations(runs.items(), 2)
     return any((apart := _apart(dict(pair))) is not None and apart < 0.01 for pair in pairs)
 

@@ -1,5 +1,5 @@
-r"""The lost share of a job over the interval between its saves: formula, simulation, and what
-killed ranks measured.
+r"""The share of a job's time that is lost to saving and to failures, against the interval between
+saves: by formula, as simulated, and as measured on ranks that were killed.
 
 lost |  \                       _ /
      |   \  o             _ o -          dashed: the formula        o   simulated failures
@@ -25,13 +25,13 @@ PLACES += (
 
 @drawing
 def lost_share(predicted, simulated=None, measured=None):
-    """A dashed curve per job, a diamond where it is least, dots for simulations, points with bars
-    for measurements.
+    """A dashed curve per job with a diamond at its minimum, circles for simulations, and squares
+    with bars for measurements.
 
     predicted: {"16,384 GPUs": (intervals in seconds, ascending; shares from 0 to 1), ...}, 1 to 4.
-    simulated: the same, of some of them. measured: {name: [(interval, low, share, high), ...]}, low
-    and high the ends of an interval. Raises ValueError for another number of curves, other names,
-    or shares that are none.
+    simulated: the same, for some of them. measured: {name: [(interval, low, share, high), ...]};
+    90% of simulated jobs with as few failures must lie between low and high, as the caption says.
+    Raises ValueError for another number of curves, other names, or shares that are not from 0 to 1.
     """
     simulated, measured = simulated or {}, measured or {}
     if not 1 <= len(predicted) <= 4 or not {*simulated, *measured} <= set(predicted):
@@ -103,7 +103,7 @@ def _percent(share):
 
 
 def _least(best):
-    """Where the curves are least."""
+    """The minima of the curves, in words."""
     least = {
         name: f"{_percent(share)} with a save every {in_unit(x, LONG)}"
         for name, (x, share) in best.items()
@@ -117,7 +117,7 @@ def _least(best):
 
 
 def _measured(measured, predicted):
-    """Each measured share beside the formula's; empty where nothing was measured."""
+    """Each measured share, with the formula's in brackets; empty if nothing was measured."""
     told = []
     for name, some in measured.items():
         intervals, shares = predicted[name]

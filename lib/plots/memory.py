@@ -1,4 +1,4 @@
-"""The memory wall: what fills the memory while a model trains, against what a GPU has."""
+"""The memory wall: what fills the memory while a model trains, compared with what a GPU has."""
 
 import math
 
@@ -17,8 +17,8 @@ PART_COLOR = {
 
 
 def memory_parts(parameters, precision, activations=0.0):
-    """One bar of `walls`: bytes of each part of a model with `parameters` parameters, trained with
-    Adam.
+    """{part: bytes} of a model with `parameters` parameters that is trained with Adam: one bar of
+    `walls`.
 
     precision: a key of lib.cost.state.RECIPES (else KeyError). activations: bytes.
     """
@@ -35,13 +35,13 @@ def memory_parts(parameters, precision, activations=0.0):
 
 @drawing
 def walls(models, gpus):
-    """A bar per model, its parts end to end, and an upright line where each GPU's memory ends.
+    """A bar per model with its parts end to end, and a vertical line where each GPU's memory ends.
 
-    models: {"6.7B": {"weights": bytes, "gradients": bytes, ...}, ...}, top to bottom, as from
-    `memory_parts`.
-    gpus: {"A100": bytes, ...}.
-    A bar of more than four times the largest GPU runs off the page.
-    Raises ValueError for a part without a colour, no model, or no GPU.
+    models: {"6.7B": {"weights": bytes, "gradients": bytes, ...}, ...}, top to bottom, as
+    `memory_parts` returns them. gpus: {"A100": bytes, ...}.
+    A bar that is longer than four times the largest GPU is cut off at the right, and its total is
+    written on it.
+    Raises ValueError for a part that has no colour, no model, or no GPU.
     """
     parts = dict.fromkeys(part for bar in models.values() for part in bar)
     unknown = [part for part in parts if part not in PART_COLOR]
@@ -105,7 +105,7 @@ def _claim(models, totals, gpus, order):
 
 
 def _run_off(axes, row, end, text):
-    """A torn edge, and in words what cannot be drawn to scale."""
+    """For a bar that is too long for the axis: a torn edge, and its total as text."""
     for shift in (0.0, 0.012):
         x = [end * (0.955 + shift + 0.006 * (i % 2)) for i in range(7)]
         y = [row - 0.42 + 0.14 * i for i in range(7)]
@@ -115,6 +115,6 @@ def _run_off(axes, row, end, text):
 
 
 def _gigabytes(n_bytes):
-    """1 GB = 10^9 bytes; two digits below 100."""
+    """Bytes as GB of 10^9 bytes, with two digits below 100."""
     value = n_bytes / 1e9
     return f"{value:,.0f}" if value >= 100 else amount(value, 2)

@@ -1,9 +1,9 @@
-"""Ranks in a mesh of named axes: the first axis downwards, the last across, the others as blocks.
+"""Ranks in a mesh of named axes: the first axis downwards, the last across, others as blocks.
 
          dp 0          dp 1
       tp 0  tp 1    tp 0  tp 1
 pp 0  [ 0 ] [ 1 ]   [ 2 ] [ 3 ]       a colour and a letter: the ranks of one group
-pp 1  [ 4 ] [ 5 ]   [ 6 ] [ 7 ]       a frame: what shares a node
+pp 1  [ 4 ] [ 5 ]   [ 6 ] [ 7 ]       a frame: ranks that share a node
 """
 
 import itertools
@@ -21,15 +21,14 @@ BLOCK_GAP = 0.45  # in widths of a box
 
 @drawing
 def mesh(sizes, groups=None, per_node=None):
-    """A box per rank with its number, where its coordinates put it; the ranks of one group in one
-    colour.
+    """A box per rank with its number, at its coordinates in the mesh. The ranks of one group have
+    one colour.
 
-    sizes: {axis: size}, the slowest axis first, such as {"pp": 2, "dp": 2, "tp": 2}; 2 to 32 ranks,
-    at most 6 rows. groups: [[rank, ...], ...], as of `groups_along(("dp",), sizes)`; None: no
-    colours. per_node: so many ranks in a row share a node; it divides a row of boxes, or is made of
-    whole rows.
-    Raises ValueError for another mesh, for groups in which a rank is missing or twice, or for other
-    nodes.
+    sizes: {axis: size}, the slowest axis first, such as {"pp": 2, "dp": 2, "tp": 2}; 2 to 32 ranks
+    in at most 6 rows. groups: [[rank, ...], ...], as of `groups_along(("dp",), sizes)`; None: no
+    colours. per_node: how many consecutive ranks share a node; it must divide a row of boxes, or be
+    a multiple of a row. Raises ValueError for another mesh, for groups in which a rank is missing
+    or appears twice, or for other nodes.
     """
     n, names = math.prod(sizes.values()), list(sizes)
     rows = sizes[names[0]] if len(names) > 1 else 1
@@ -54,7 +53,7 @@ def mesh(sizes, groups=None, per_node=None):
     figure, axes = page(1.5 + 0.42 * pitch * rows)
     axes.axis("off")
     end = lefts[-1] + 1.2
-    aside = max(0.0, 9.45 - (end + 1.25)) / 2  # a narrow mesh stands in the middle
+    aside = max(0.0, 9.45 - (end + 1.25)) / 2  # centres a narrow mesh
     axes.set(
         xlim=(-1.25 - aside, end + aside),
         ylim=(pitch * rows - 0.2, -1.25 if len(names) > 2 else -0.7),
@@ -82,7 +81,7 @@ def mesh(sizes, groups=None, per_node=None):
 
 
 def _coordinates(axes, sizes, rows, wide, lefts, pitch):
-    """What the rows, the blocks and the boxes stand for, at the left and above."""
+    """The coordinates of rows, blocks and boxes, written at the left and above."""
     names = list(sizes)
     first, middle, last = names[:1] if len(names) > 1 else [], names[1:-1], names[-1]
     for row in range(rows if first else 0):
@@ -101,7 +100,7 @@ def _coordinates(axes, sizes, rows, wide, lefts, pitch):
 
 
 def _nodes(axes, count, per_node, wide, lefts, pitch):
-    """A frame round the boxes of each node, and its number below."""
+    """A frame around the boxes of each node, and the node's number below it."""
     for node in range(count):
         row, column = divmod(node * per_node, wide)
         end = lefts[column + min(per_node, wide) - 1] + 1
@@ -116,7 +115,8 @@ def _nodes(axes, count, per_node, wide, lefts, pitch):
 
 
 def along(groups, sizes):
-    """The axes in which ranks of one group differ, in the order of `sizes`."""
+    """The axes along which the groups extend, in the order of `sizes`: those in which the
+    coordinates of ranks of one group differ."""
     places = [np.unravel_index(group, tuple(sizes.values())) for group in groups]
     return [axis for i, axis in enumerate(sizes) if any(len(set(place[i])) > 1 for place in places)]
 

@@ -1,6 +1,7 @@
-"""Ranks on a circle and arrows between them: messages round by round, and who waits for whom.
+"""Ranks on a circle and arrows between them: the messages round by round, and which rank waits for
+which.
 
-Which send meets which receive, and which messages belong to one round, is found out here too.
+This file also matches sends with receives, and finds out which messages belong to one round.
 """
 
 import math
@@ -16,10 +17,10 @@ from lib.plots.style import ALARM, FAINT, INK, PAPER, drawing, on_color, rank_co
 
 @drawing
 def message_rounds(entries):
-    """Which rank sends to which in each round, a panel per round, from ledger entries. See
-    `rounds`.
+    """Which rank sends to which in each round, a panel per round. See `rounds` for what a round is.
 
-    Raises ValueError for no messages, or for more than 12 rounds: draw a shorter section.
+    entries: those of a ledger. Raises ValueError if they have no messages, or more than 12 rounds;
+    in that case draw a shorter section.
     """
     panels = rounds(entries)
     if not 1 <= len(panels) <= 12:
@@ -60,11 +61,12 @@ def message_rounds(entries):
 
 @drawing
 def waits_for(waits, labels=None):
-    """Ranks on a circle and an arrow from each rank to the one it waits for; a cycle, in which
-    nobody can move, in red.
+    """Ranks on a circle, and an arrow from each rank to the one that it waits for. A cycle is drawn
+    in red, because no rank in it can continue.
 
     waits: {rank: [the ranks it waits for]}, as in `launch.RankError.waits`.
-    labels: {rank: "recv, line 4"}, written beside the rank.
+    labels: {rank: text, such as "recv, line 4"}, written next to the rank.
+    Raises ValueError if no rank waits, or if a rank waits for itself.
     """
     edges, labels = [(a, b) for a in sorted(waits) for b in waits[a]], labels or {}
     if not edges:
@@ -79,7 +81,7 @@ def waits_for(waits, labels=None):
     waiting = {a for a, _ in edges}
     disks = draw_ranks(axes, N, radius=min(0.24, 1.6 / N), filled=waiting, size=13)
     for a, b in edges:
-        both = (b, a) in edges  # two that wait for each other: two arrows, bent apart
+        both = (b, a) in edges  # two ranks that wait for each other: two arrows, bent apart
         draw_arrow(axes, disks[a], disks[b],
                    *((ALARM, 3.2) if (a, b) in in_cycle else (FAINT, 1.4)),
                    bend=0.16 * both)  # fmt: skip
@@ -112,15 +114,15 @@ def waits_for(waits, labels=None):
     )  # fmt: skip
 
 
-frontend.figures["waits_for"] = waits_for  # for a run that is stopped while its ranks wait
+frontend.figures["waits_for"] = waits_for  # is shown when a run is stopped while ranks wait
 
 
 def rounds(entries):
-    """Sends grouped by round. A message is one round after the last that its sender had finished
-    when it posted it.
+    """Sends grouped by round: [[send, ...] of round 1, ...].
 
-    It looks at order on each rank, never at clocks of two ranks, so a slow rank does not make a
-    round.
+    A message belongs to the round after the latest message, sent or received, that its sender had
+    finished when it posted this one. Only the order of events on one rank counts and clocks of two
+    ranks are never compared, so a slow rank does not create rounds of its own.
     """
     number = {}  # id of a send or recv -> its round
     sends = [e for e in entries if e.op == "send"]
@@ -145,8 +147,8 @@ def rounds(entries):
 
 
 def matched(entries):
-    """[(send, recv), ...]: the k-th send from src to dst with a tag meets the k-th recv of
-    dst from src with it."""
+    """[(send, recv), ...]: the k-th send from src to dst with a tag is matched with dst's k-th recv
+    from src with this tag."""
     recvs = {}
     for e in entries:
         if e.op == "recv":
@@ -156,8 +158,8 @@ def matched(entries):
 
 
 def draw_ranks(axes, N, radius, filled, size):
-    """N numbered disks on an ellipse, rank 0 on top, then clockwise. Those not in `filled`
-    are drawn hollow."""
+    """Draw N numbered disks on an ellipse, rank 0 on top and the others clockwise, and return them.
+    Ranks that are not in `filled` are hollow."""
     disks = []
     for r in range(N):
         x, y = 1.35 * math.sin(2 * math.pi * r / N), math.cos(2 * math.pi * r / N)

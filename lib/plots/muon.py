@@ -1,7 +1,8 @@
-r"""Muon: what Newton-Schulz makes of singular values, and what each owner has to do.
+r"""Muon: what Newton-Schulz does to singular values, and how much each rank has to compute for the
+matrices that it owns.
 
 1.2 |---- after 5 ----\.....       rank 0   [ up ][down][q][k]   |
-0.7 |.................\.....       rank 1   [ up ][down][v]      |       dashed: the same for all
+0.7 |.................\.....       rank 1   [ up ][down][v]      |       dashed: an equal share
     |\__ the gradient  \           rank 2   [ up ][down][q][v]   |
 """
 
@@ -11,7 +12,7 @@ from lib.plots.draw import DASHES, beside, box, grid, heading, named_ends, page,
 from lib.plots.labels import amount, each
 from lib.plots.style import FAINT, INK, OP_COLOR, RANK_COLORS, drawing, rank_color
 
-BAND = (0.7, 1.2)  # where the quintic's singular values end
+BAND = (0.7, 1.2)  # the range into which the quintic iteration brings singular values
 
 
 @drawing
@@ -19,8 +20,9 @@ def singular_values(after):
     """The singular values of a matrix, largest first, before Newton-Schulz and after some of its
     iterations.
 
-    after: {"the gradient": (n,) values, "1 iteration": (n,), ...}, above 0; 2 to 6 of them, the
-    first divided by its norm. Raises ValueError for others.
+    after: {"the gradient": (n,) values, "1 iteration": (n,), ...}, above 0; 2 to 6 of them, of
+    which the first has been divided by its norm. Raises ValueError for another number, unequal
+    lengths, or values that are not above 0.
     """
     lines = {name: np.sort(np.asarray(values, dtype=float))[::-1] for name, values in after.items()}
     sizes = {len(values) for values in lines.values()}
@@ -67,13 +69,13 @@ def singular_values(after):
 
 @drawing
 def owner_loads(costs, owners, N, unit="units", names=None):
-    """A panel per placement, a row per rank: the matrices that it owns end to end; dashed, what
-    each would have of N.
+    """A panel per placement, a row per rank: the matrices that the rank owns, end to end. The
+    dashed line is the mean, which every one of the N ranks would have if the load were even.
 
-    costs: one per matrix. owners: {"in turn": [rank of matrix 0, ...], "by cost": [...]}, 1 or 2,
-    the first the one to compare with. names: of the matrices, for the boxes. unit: of a cost.
-    Raises ValueError for another number of placements, or one that is not a rank below N for each
-    matrix.
+    costs: one per matrix. owners: {"in turn": [rank of matrix 0, ...], "by cost": [...]}, 1 or 2
+    placements; the title compares the best with the first. names: of the matrices, for the boxes.
+    unit: of a cost. Raises ValueError for another number of placements, more than 8 ranks, or a
+    placement that does not give each matrix a rank below N.
     """
     if not 1 <= len(owners) <= 2 or not 1 <= N <= 8:
         raise ValueError(f"{len(owners)} placements on {N} ranks: 1 or 2 on 1 to 8 can be drawn")
@@ -97,7 +99,7 @@ def owner_loads(costs, owners, N, unit="units", names=None):
                 box(axes, start, rank - 0.36, costs[i], 0.72, rank_color(rank), words,
                     costs[i] * inches, 8, room=0.02)  # fmt: skip
                 start += costs[i]
-            # clear of the dashed line, where the bar ends just before it
+            # if the bar ends just before the dashed line, the number is written after that line
             near = start <= mean < start + 0.16 * end
             beside(axes, mean if near else start, rank, amount(start), INK, 5)
         axes.axvline(mean, color=FAINT, lw=1.6, ls=DASHES, zorder=4)

@@ -1,5 +1,5 @@
-"""What 16 bits lose: updates too small for a weight, and gradients too small for
-fp16 altogether."""
+"""What is lost in 16 bits: updates that are too small for a weight, and gradients that are too
+small for fp16."""
 
 import numpy as np
 
@@ -7,8 +7,8 @@ from lib.plots.draw import grid, heading, named_ends, page, ticks
 from lib.plots.labels import each
 from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
-# fp16: 5 bits of exponent, 10 of fraction. Below the smallest normal number digits are lost one by
-# one.
+# fp16 has 5 bits of exponent and 10 of fraction. Below the smallest normal number, each factor of 2
+# costs one binary digit.
 SMALLEST, SMALLEST_NORMAL, LARGEST = 2.0**-24, 2.0**-14, 65504.0
 
 
@@ -16,8 +16,9 @@ SMALLEST, SMALLEST_NORMAL, LARGEST = 2.0**-24, 2.0**-14, 65504.0
 def underflow(values):
     """The value of one parameter over many small updates, a line per way to store it.
 
-    values: {"fp32": (steps + 1,), "fp16": ..., "fp16 with an fp32 master": ...}, the first the one
-    to compare with.
+    values: {"fp32": (steps + 1,), "fp16": ..., "fp16 with an fp32 master": ...}; the others are
+    compared with the first. Raises ValueError for fewer than 2 or more than 8 ways, unequal
+    lengths, or a first one that does not move.
     """
     values = {name: np.asarray(y, dtype=float) for name, y in values.items()}
     if not 2 <= len(values) <= len(RANK_COLORS) or len({y.shape for y in values.values()}) != 1:
@@ -32,10 +33,10 @@ def underflow(values):
         raise ValueError(
             f"{truth}: {steps} steps that move it by {moved:g}; give at least one, that moves it"
         )
-    # of the way that it should go
+    # of the distance that it should move
     share = {name: (y[-1] - y[0]) / moved for name, y in values.items()}
     for i, y in enumerate(values.values()):
-        # From broad to narrow, so that equal lines are all seen.
+        # Each line is narrower than the one before, so that all can be seen where they are equal.
         axes.plot(y, color=RANK_COLORS[i], lw=10 * 0.6**i, solid_capstyle="butt", zorder=2 + i)
     low, high = min(y.min() for y in values.values()), max(y.max() for y in values.values())
     room = 0.08 * (high - low)
@@ -71,11 +72,12 @@ def underflow(values):
 
 @drawing
 def gradient_range(gradients, scale):
-    """How large gradients are, against what fp16 can hold: as they are, and times `scale`, one
-    strip each.
+    """How large gradients are, compared with the range of fp16: one strip for the gradients as they
+    are, and one for the gradients times `scale`.
 
-    gradients: (n,) numbers, all gradients of a model; zeros are left out, because no scale helps
-    them. scale: the factor of a loss scaler, such as 2.0 ** 16.
+    gradients: (n,), all gradients of a model; zeros are left out, because no scale changes them.
+    scale: the factor of a loss scaler, such as 2.0 ** 16. Raises ValueError if no gradient is left,
+    one is not finite, or the scale is not above 1.
     """
     gradients = np.abs(np.asarray(gradients, dtype=np.float64).ravel())
     gradients = gradients[gradients > 0]
@@ -86,7 +88,7 @@ def gradient_range(gradients, scale):
         )
     strips = {"as they are": gradients, f"times {scale:,.0f}": gradients * scale}
     fate = {name: _fate(g) for name, g in strips.items()}
-    first = -36.0  # what is smaller still is drawn there
+    first = -36.0  # smaller gradients are drawn here
     last = np.ceil(max(np.log2(strips[list(strips)[1]].max()), 16)) + 1
     edges = np.arange(first, last + 1)
 
@@ -141,8 +143,8 @@ def gradient_range(gradients, scale):
 
 
 def _fate(gradients):
-    """What rounding to fp16 does, as shares of all: to 0, to a subnormal number, to infinity; lost:
-    the first two."""
+    """What rounding to fp16 does, as shares of all gradients: they become 0, a subnormal number, or
+    infinity. "lost" is the sum of the first two."""
     with np.errstate(over="ignore", under="ignore"):
         rounded = gradients.astype(np.float16).astype(np.float64)
     return {

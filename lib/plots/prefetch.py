@@ -1,5 +1,5 @@
-"""Compute and wire of one rank, with and without prefetching: does the next unit arrive while this
-one computes?
+"""Compute and communication of one rank, with and without prefetching: do the parameters of the
+next unit arrive while this one computes?
 
 FSDP         compute            [ 0 ]      [ 1 ]      [ 2 ]
              wire      [g 0][          g 1][    ][g 2]
@@ -28,14 +28,14 @@ COLOR = {
 
 @drawing
 def prefetch_timeline(steps):
-    """A panel per way to run the step, one above the other on one time axis; a lane for compute and
-    one for the wire.
+    """A panel per way to run the step, one above the other on one time axis, each with a lane for
+    compute and one for the wire.
 
     steps: {"FSDP": [(lane, begin, end, label), ...], "prefetching": [...]} of one rank, in seconds;
-    1 to 3 of them. lane: "compute" or "wire". label: what it does and with which unit: "forward 0",
-    "backward 0", "update", "gather 0", "reduce 0"; of a mixture of experts "experts A", "shared A",
-    "dispatch A", "combine A" for half batch A; the unit is written in the box.
-    Raises ValueError for another number of steps, an empty one, another lane or label, an end
+    1 to 3 of them. lane: "compute" or "wire". label: the kind of work and its unit, which is
+    written in the box: "forward 0", "backward 0", "update", "gather 0", "reduce 0"; for a mixture
+    of experts "experts A", "shared A", "dispatch A", "combine A", where A is a half of the batch.
+    Raises ValueError for another number of steps, an empty one, another lane or label, or an end
     before its begin.
     """
     if not 1 <= len(steps) <= 3 or not all(steps.values()):
@@ -66,7 +66,7 @@ def prefetch_timeline(steps):
         for lane, begin, until, label in boxes:
             kind, _, unit = label.partition(" ")
             wide, color = (until - begin) / longest * 6.6, COLOR[kind]  # inches
-            edge = PAPER if wide > 0.06 else color  # or a narrow box would be all edge
+            edge = PAPER if wide > 0.06 else color  # else a narrow box would be all edge
             box(axes, 1e3 * (begin - zero[name]), LANES.index(lane) - 0.42, 1e3 * (until - begin),
                 0.84, color, unit,
                 wide, ec=edge, lw=0.7)  # fmt: skip
@@ -106,7 +106,7 @@ def prefetch_timeline(steps):
 
 
 def _hidden(boxes):
-    """The share of the wire's time beside compute, 0 to 1."""
+    """The share of the wire's time during which the rank computes, 0 to 1."""
     lane_of = {"compute": "compute", "wire": "network"}
     return hidden_share(
         [(0, lane_of[lane], label, begin, end) for lane, begin, end, label in boxes]
@@ -114,7 +114,7 @@ def _hidden(boxes):
 
 
 def _bracket(axes, end, text):
-    """From 0 to end, above the lanes."""
+    """A bracket from 0 to `end` above the lanes, with its text."""
     axes.plot([0, 0, end, end], [-0.62, -0.82, -0.82, -0.62], color=INK, lw=1.2, clip_on=False,
               zorder=2,
               solid_joinstyle="miter")  # fmt: skip

@@ -1,5 +1,5 @@
-"""Matrix products split over ranks: one in four ways, the seed of every parallelism here; and two
-linear layers."""
+"""Matrix products split over ranks: four ways to split one, from which data, tensor and pipeline
+parallelism follow, and two linear layers under tensor parallelism."""
 
 from matplotlib.patches import Polygon
 
@@ -9,13 +9,14 @@ from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, drawing, on_color, rank
 X, W, Y = (4, 5), (5, 8), (4, 8)  # shapes: x @ w = y
 TOKENS, HIDDEN, WIDE = 1.5, 2.0, 3.2  # sides of the blocks, in units of the drawing
 LANE = 4.1  # height of a rank's row
-EVERYWHERE = "#cfccc3"  # what all ranks hold alike
+EVERYWHERE = "#cfccc3"  # what is replicated on all ranks
 
 
 @drawing
 def four_ways():
-    """x (4x5) @ w (5x8) = y (4x8) by rows of x, columns of w, the inner dimension, and layers. No
-    data: a picture."""
+    """The product x (4x5) @ w (5x8) = y (4x8) on two ranks, split by rows of x, by columns of w,
+    and along the inner dimension; and four layers, split between the ranks. A fixed picture without
+    data."""
     figure, panels = page(4, 2, 2)
     rows, columns, inner, layers = panels.flat
     rank_of = lambda count, of: [int(i >= (count + 1) // 2) for i in range(of)]
@@ -67,7 +68,8 @@ def four_ways():
 
 
 def _begin(axes, name, sent, operators=True):
-    """A panel, one unit per matrix cell, with a heading: what is split, and what is sent for it."""
+    """A panel in which one unit is a matrix cell, with its heading: what is split, and what has to
+    be sent for it."""
     axes.set(xlim=(-0.8, 31.2), ylim=(-5.2, 5.6))
     axes.set_aspect("equal")
     axes.axis("off")
@@ -79,8 +81,8 @@ def _begin(axes, name, sent, operators=True):
 
 
 def _grid(axes, left, shape, name, row_ranks=None, column_ranks=None, both=False, up=0.0):
-    """A matrix with its middle at height `up`; each cell in the colour of its rank, or all
-    of it in both colours."""
+    """A matrix with its middle at height `up`. Each cell has the colour of its rank, or with `both`
+    the matrix has both colours."""
     height, width = shape
     top, bottom = up + height / 2, up - height / 2
     if both:
@@ -97,8 +99,8 @@ def _grid(axes, left, shape, name, row_ranks=None, column_ranks=None, both=False
 
 @drawing
 def sharded_linears(tp=2):
-    """x A, gelu, times B, a row per rank: its part of each matrix in its colour. No data: a
-    picture. tp: 2 to 4."""
+    """The two linear layers of an MLP, x A, gelu, times B, with a row per rank in which its shard
+    of each matrix has its colour. A fixed picture without data. tp: 2 to 4, else ValueError."""
     if not 2 <= tp <= 4:
         raise ValueError(f"tp={tp}: a row per rank, 2 to 4 of them can be read")
     figure, axes = page(4 if tp > 2 else 3.5)
@@ -166,7 +168,7 @@ def _lane(axes, rank, tp, middle):
 
 
 def _mapping(axes, x, height, name, does, align):
-    """f or g: a bar through all ranks' rows, and what it does each way."""
+    """f or g: a bar through all ranks' rows, and what it does forward and backward."""
     box(axes, x - 0.28, -0.1, 0.56, height + 0.1, OP_COLOR["collective"], ec="none", zorder=5)
     axes.text(x, height / 2, name, ha="center", va="center_baseline", size=14, style="italic",
               weight="bold",

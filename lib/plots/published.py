@@ -1,5 +1,5 @@
-"""What others published: how fast links really are, and how well the cost model
-predicts their runs."""
+"""What others have published: how fast links really are, and how well the cost model predicts
+published runs."""
 
 import numpy as np
 
@@ -14,8 +14,8 @@ WHERE = {"inside": ("inside a node", RANK_COLORS[0]), "between": ("between nodes
 
 @drawing
 def topology():
-    """A dot per all-reduce on a logarithmic axis of bus bandwidth, fastest first, inside a node and
-    between nodes."""
+    """The bus bandwidth of published all-reduces, inside a node and between nodes: a dot for each
+    on a logarithmic axis, the fastest on top."""
     links = sorted(table("links"), key=lambda row: -row["busbw_GBps"])
     fastest, slowest = links[0]["busbw_GBps"], links[-1]["busbw_GBps"]
     figure, axes = page(4)
@@ -49,8 +49,9 @@ def topology():
 
 
 def nccl_all_reduce():
-    """Published times of NCCL's all-reduce on 8 GPUs of a node against size, with the line through
-    the first and the last point; the caption says how much longer 8 A100s take than 2."""
+    """Published times of NCCL's all-reduce on the 8 GPUs of a node against size, each with the
+    straight line through its first and last point. The caption says how much longer 8 A100s take
+    than 2. Needs torch."""
     found = nccl_all_reduce_times()
     by = ", ".join(f"{factor:.2f} by a {name}'s bytes" for name, factor in found.by_bytes.items())
     return cost_curves(
@@ -65,13 +66,13 @@ def nccl_all_reduce():
 
 @drawing
 def predicted_against_measured(runs, within=0.1, unit="seconds per step"):
-    """Dots by group; the nearer the diagonal, the better the prediction.
+    """A dot per run in the colour of its group. The nearer a dot is to the diagonal, the better its
+    prediction.
 
-    runs: {"A100, 3-D": (measured, predicted), ...}, each a list of positive numbers in `unit`; up
-    to 8 groups.
-    within: relative error whose band is drawn, and whose share of dots the title tells.
-    Raises ValueError for no runs, more than 8 groups, unequal lengths, or numbers that a logarithm
-    does not have.
+    runs: {"A100, 3-D": (measured, predicted), ...}, each a list of positive numbers in `unit`; 1 to
+    8 groups. within: the relative error whose band is drawn; the title says which share of the runs
+    is inside. Raises ValueError for another number of groups, unequal lengths, or values that are
+    not above 0 and have no logarithm.
     """
     if not 1 <= len(runs) <= len(RANK_COLORS):
         raise ValueError(f"{len(runs)} groups of runs: 1 to {len(RANK_COLORS)} can be told apart")
@@ -126,13 +127,13 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step"):
 
 @drawing
 def prediction_errors(kinds):
-    """A row per kind of run: a line from half to 90% of its errors where the row was left out of
-    the fit, and means.
+    """A row per kind of run: how large the errors are when such runs are left out of the fit. A
+    line reaches from the median of the errors to their 90% quantile, a dot is their mean, and a
+    diamond the mean error in sample.
 
-    kinds: {"Megatron on H100": (errors left out, errors in sample or None), ...}, lists, 0.1 for 10
-    % off, as of `lib.calibration.score.left_out`; up to 10 kinds.
-    Raises ValueError for another number of kinds, none of them with errors in sample, or errors
-    below 0.
+    kinds: {"Megatron on H100": (errors left out, errors in sample or None), ...}, lists in which
+    0.1 is 10% off, as of `lib.calibration.score.left_out`; 1 to 10 kinds. Raises ValueError for
+    another number of kinds, no kind with errors in sample, unequal lengths, or errors below 0.
     """
     both = [kind for kind in kinds.values() if kind[1] is not None]
     if not 1 <= len(kinds) <= 10 or not both:

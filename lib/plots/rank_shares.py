@@ -1,9 +1,9 @@
 """Which experts each rank's tokens choose, for several ways to balance a router.
 
         no balancing   loss per rank   loss over all ranks
-rank 0  [0000|11|3]    [0 |1 |2 |3 ]   [00000000|11]         a bar: a rank's choices, as shares
-rank 1  [00|2222|3]    [0 |1 |2 |3 ]   [1111|222222]         of the experts, in their colours
-all     [000|12|33]    [0 |1 |2 |3 ]   [0 |1  |2 |3 ]        below them: the ranks' mean
+rank 0  [0000|11|3]    [0 |1 |2 |3 ]   [00000000|11]         a bar: how a rank's choices are divided
+rank 1  [00|2222|3]    [0 |1 |2 |3 ]   [1111|222222]         among the experts, in their colours
+all     [000|12|33]    [0 |1 |2 |3 ]   [0 |1  |2 |3 ]        below: the mean of the ranks
 """
 
 import numpy as np
@@ -15,11 +15,12 @@ from lib.plots.style import PAPER, drawing, on_color, rank_color
 
 @drawing
 def rank_shares(shares):
-    """A panel per run, a bar per rank, and one for the mean of the ranks: the experts' shares of a
-    rank's choices, end to end.
+    """A panel per run. Each has a bar per rank, with the experts' shares of the rank's choices end
+    to end, and one bar for the mean of the ranks.
 
-    shares: {"no balancing": (N, E), ...}, 1 to 4 runs of equally many ranks and experts; each row
-    adds up to 1. E: 2 to 8. Raises ValueError for another number of runs or experts, or other rows.
+    shares: {"no balancing": (N, E), ...}, 1 to 4 runs with the same N ranks and E experts, E from 2
+    to 8; each row adds up to 1. Raises ValueError for another number of runs or experts, different
+    shapes, or rows that are not shares.
     """
     shares = {name: np.asarray(of_run, dtype=float) for name, of_run in shares.items()}
     shapes = {of_run.shape for of_run in shares.values()}
@@ -64,7 +65,8 @@ def rank_shares(shares):
 
 
 def _bars(axes, y, rows):
-    """A bar per row, its parts end to end in the experts' colours; numbers where a part is wide."""
+    """A bar per row, its parts end to end in the experts' colours. Wide parts carry the expert's
+    number."""
     left = np.zeros(len(rows))
     for e, width in enumerate(rows.T):
         axes.barh(y, width, 0.82, left=left, color=rank_color(e), ec=PAPER, lw=0.8, zorder=2)

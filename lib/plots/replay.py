@@ -1,10 +1,10 @@
-"""A run of your own, replayed: its messages move from rank to rank, round by round.
+"""A run replayed: its messages move from rank to rank, round by round.
 
     results = launch.run(ring_all_reduce, ...)
     plots.replay(results)
 
-In a notebook a slider, the arrow keys and a button step through the rounds. The picture that is
-stored with the notebook, and all that a page without a script shows, is the first round.
+In a notebook a slider, the arrow keys and buttons step through the rounds. The notebook also stores
+a picture of the first round, which is all that a page without scripts shows.
 """
 
 import json
@@ -19,14 +19,14 @@ from lib import frontend
 from lib.plots.messages import draw_arrow, draw_ranks, rounds
 from lib.plots.style import FAINT, INK, PAPER, Drawing, drawing, on_color, rank_color
 
-WIDTH, HEIGHT, DISK = 620, 330, 22  # of the picture, in pixels; the radius of a rank
+WIDTH, HEIGHT, DISK = 620, 330, 22  # pixels: size of the picture, radius of a rank
 MOST = 200  # rounds
-GLIDE = 8  # positions of the slider in a round
+GLIDE = 8  # positions of the slider per round
 
 
 @dataclass(frozen=True, repr=False)
 class Replay(Drawing):
-    """The first round as a Drawing, and the whole run as HTML."""
+    """A Drawing of the first round, with the full run as HTML."""
 
     html: str = ""
 
@@ -41,9 +41,9 @@ def replay(results, title: str = "") -> Replay:
     """Step through the messages of a run, round by round.
 
     results: what `launch.run` returned, its ledger, or a list of ledger entries, such as those of a
-    section. title: above the picture. A round is as in `message_rounds`: a message belongs to the
-    round after the last message that its sender had finished. Raises ValueError for a run without
-    a ledger or without messages, and for more than 200 rounds.
+    section. title: a heading above the picture. A message belongs to the round after the latest
+    message that its sender had finished; see `rounds`. Raises ValueError for a run without a ledger
+    or without messages, and for more than 200 rounds.
     """
     entries = _entries(results)
     found = rounds(entries)
@@ -134,7 +134,7 @@ def _html(found, title):
     script = SCRIPT.replace("@ID", name).replace("@DATA", json.dumps(data).replace("<", "\\u003c"))
     head = f"<p><b>{escape(title)}</b></p>" if title else ""
     return (
-        # without that word JupyterLab takes the arrow keys for the notebook
+        # without data-lm-suppress-shortcuts, JupyterLab uses the arrow keys for the notebook
         f'<div class=replay id="{name}" role=group data-lm-suppress-shortcuts=true '
         f'aria-label="Replay of a run on {n} ranks">'
         f"<style>{STYLE}</style>{head}"

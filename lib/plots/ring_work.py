@@ -1,5 +1,5 @@
-"""Ring attention's work: who computes which pairs of query and key at which step, and how
-evenly that falls."""
+"""The work of ring attention: which rank computes which pairs of query and key at which step, and
+how evenly the pairs are distributed."""
 
 from itertools import pairwise
 
@@ -13,13 +13,13 @@ from lib.plots.style import FAINT, OP_COLOR, PAPER, drawing, on_color, rank_colo
 
 @drawing
 def ring_attention_work(layouts):
-    """For each layout all pairs that the causal mask lets through, and a bar per rank: how many of
-    them are its own.
+    """For each layout, all pairs that the causal mask allows, and a bar per rank with its number of
+    pairs.
 
-    layouts: {"contiguous": [positions of rank 0, of rank 1, ...], "zigzag": ...}, one or two of the
-    same T tokens and cp ranks, as from lib.tensor_parallel.layouts; cp from 2 to 8.
-    Raises ValueError for another number of layouts or ranks, or positions that are not 0..T-1 once
-    each.
+    layouts: {"contiguous": [positions of rank 0, of rank 1, ...], "zigzag": ...}, one or two
+    layouts of the same T tokens over the same cp ranks, 2 to 8, as from
+    lib.tensor_parallel.layouts. Raises ValueError for another number of layouts or ranks, or
+    positions that are not 0..T-1 once each.
     """
     sizes = {name: sum(map(len, layout)) for name, layout in layouts.items()}
     for name, layout in layouts.items():
@@ -64,15 +64,16 @@ def ring_attention_work(layouts):
 
 
 def _pairs(layout):
-    """(cp, steps): pairs that rank r sees at step s, when it has the keys of rank r - s."""
+    """(cp, steps): the number of pairs that rank r computes at step s, when it has the keys of rank
+    r - s."""
     cp = len(layout)
     seen = lambda queries, keys: int((np.asarray(keys) <= np.asarray(queries)[:, None]).sum())
     return np.array([[seen(layout[r], layout[r - s]) for s in range(cp)] for r in range(cp)])
 
 
 def _square(axes, layout, T):
-    """Queries downward, keys to the right; a cell in the colour of the query's rank, where the
-    query sees the key."""
+    """A square of queries, downward, and keys, to the right. Where a query may see a key, the cell
+    has the colour of the query's rank."""
     image = np.empty((T, T, 3))
     image[:] = to_rgb(PAPER)
     for rank, positions in enumerate(layout):
@@ -89,7 +90,7 @@ def _square(axes, layout, T):
             if (k <= q).any():
                 step = (owner[rows[0]] - owner[columns[0]]) % len(layout)
                 (top, bottom), (left, right) = rows, columns
-                low = 0.5 if (k <= q).all() else 0.31  # of half a block, the lower left corner
+                low = 0.5 if (k <= q).all() else 0.31  # for half a block: its lower left corner
                 x, y = left + low * (right - left), bottom - low * (bottom - top)
                 size = 9.5 if low == 0.5 or right - left > T / 6 else 8
                 ink = on_color(rank_color(owner[rows[0]]))
@@ -106,8 +107,8 @@ def _square(axes, layout, T):
 
 
 def _claim(work):
-    """Who works how much, and how long the ring takes if every step waits for the rank with
-    the most pairs."""
+    """How unequal the ranks' work is, and how long the ring takes if every step waits for the rank
+    with the most pairs."""
     uneven = max(work, key=lambda name: work[name].sum(1).max())
     pairs, time = (
         work[uneven].sum(1),

@@ -1,4 +1,4 @@
-"""Tokens to experts' slots: which pairs (token, expert) get a slot, and which are dropped.
+"""From tokens to slots of experts: which pairs (token, expert) get a slot, and which are dropped.
 
 the  ----------------.      expert 0  [the][ ]
 cat  ------------------.
@@ -14,20 +14,22 @@ from matplotlib.path import Path
 from lib.plots.draw import box, page
 from lib.plots.style import ALARM, INK, PAPER, drawing, rank_color, readable
 
-LEFT, RIGHT, WIDTH = 1.0, 6.0, 10.4  # where lines begin and end, and how wide the drawing is
-CROSS = 0.16  # of the way, where the line of a dropped pair ends
+LEFT, RIGHT, WIDTH = 1.0, 6.0, 10.4  # x at which lines begin and end, width of the drawing
+CROSS = 0.16  # share of the way after which the line of a dropped pair ends
 
 
 @drawing
 def routing(asked, kept, experts, slots, names=None):
-    """A line from each token to its slot in the expert's colour; what is asked for and not kept
-    ends in a cross.
+    """A line from each token to its slot, in the expert's colour. If a token asks for an expert and
+    gets no slot, its line ends in a cross.
 
     asked: (n, k) experts that each token asks for, first choice first; -1: none. kept: [(token,
-    expert, slot), ...]. experts: E, how many there are. slots: C, of each. names: of the n tokens;
-    left out: their indices. With lib.moe: routing(choice.experts.tolist(), zip(*(part.tolist() for
-    part in routing[:3])), E, C). Raises ValueError for more than 24 tokens, 8 experts or 8 slots, a
-    slot that does not exist, or one that is assigned twice.
+    expert, slot), ...]. experts: E, how many there are. slots: C, of each expert. names: of the n
+    tokens; None: their indices.
+    With lib.moe:
+        routing(choice.experts.tolist(), zip(*(part.tolist() for part in kept[:3])), E, C)
+    Raises ValueError for more than 24 tokens, 8 experts or 8 slots, a slot that does not exist, or
+    one that is assigned twice.
     """
     data = _checked(asked, kept, experts, slots, names)
     return _drawn(data), *_words(data)
@@ -37,29 +39,29 @@ def routing(asked, kept, experts, slots, names=None):
 
 
 class Routed(NamedTuple):
-    """What is drawn: n tokens, E experts of C slots, and pairs (token, expert)."""
+    """Everything that is drawn: n tokens, E experts of C slots, and pairs (token, expert)."""
 
     names: list  # of the tokens
-    asked: list  # of each token its experts, first choice first
+    asked: list  # for each token its experts, first choice first
     experts: int
     slots: int
     holds: dict  # {(expert, slot): token}
     kept: list  # pairs with a slot
     dropped: list  # pairs without one
-    left_out: set  # tokens that no expert gets
+    left_out: set  # tokens without any slot
 
     def dashes(self, token, expert):
-        """Solid for a first choice; dashed for a later one, and for an expert to which a token was
-        rerouted."""
+        """A solid line for a first choice. A dashed one for a later choice, and for an expert to
+        which the token was rerouted."""
         return "-" if self.asked[token][:1] == [expert] else (0, (4, 1.5))
 
     def height(self, token):
-        """0 on top, 1 at the bottom."""
+        """The token's height: 0 on top, 1 at the bottom."""
         return (token + 0.5) / len(self.asked)
 
 
 def _checked(asked, kept, experts, slots, names):
-    """Routed. Raises ValueError."""
+    """The Routed of these arguments. Raises ValueError as `routing` says."""
     asked = [[e for e in of_token if e >= 0] for of_token in asked]
     kept = [tuple(row) for row in kept]
     n, most = len(asked), max((e for of_token in asked for e in of_token), default=-1)
@@ -84,7 +86,7 @@ def _checked(asked, kept, experts, slots, names):
 
 
 def _drawn(data):
-    """The figure."""
+    """Draw the tokens, the slots, and the lines between them."""
     n = len(data.names)
     figure, axes = page(1.5 + 0.22 * max(n, 1.6 * data.experts))
     axes.axis("off")
@@ -104,7 +106,7 @@ def _drawn(data):
 
 
 def _slots(axes, data):
-    """The experts' slots on the right, and in them the names of the tokens."""
+    """The experts' slots on the right, with the names of their tokens."""
     row, side = 0.7 / data.experts, min(0.95, 3.0 / data.slots)
     for e in range(data.experts):
         middle, color = (e + 0.5) / data.experts, rank_color(e)
@@ -118,19 +120,19 @@ def _slots(axes, data):
 
 
 def _cross(axes, data, t, e, earlier):
-    """The line of a pair without a slot: short, and with a cross at its end. earlier: such lines of
-    the same token."""
+    """The line of a pair without a slot: a short one that ends in a cross. earlier: how many such
+    lines the token has already."""
     x = LEFT + CROSS * (1 + 0.45 * earlier) * (RIGHT - LEFT)
     y = data.height(t)
     goes_up = any((other + 0.5) / data.experts < y for token, other in data.kept if token == t)
-    # away from the line that goes on
+    # away from the line to the slot that the token has
     ends = y + (0.3 if goes_up else -0.3) / len(data.names)
     axes.plot([LEFT, x], [y, ends], color=rank_color(e), lw=1.8, ls=data.dashes(t, e), zorder=2)
     axes.plot([x], [ends], marker="x", ms=8, mew=2.6, color=ALARM, zorder=6)
 
 
 def _bend(start, end):
-    """Four points of a curve that leaves and arrives level."""
+    """Four points of a curve that is level at both ends."""
     (x0, y0), (x1, y1) = start, end
     return [(x0, y0), ((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1), (x1, y1)]
 
@@ -139,7 +141,7 @@ def _bend(start, end):
 
 
 def _words(data):
-    """The claim, what to look at, what it is, and all of it in words."""
+    """The claim, what to look at, what the figure is, and its numbers in words."""
     n, places = len(data.names), data.experts * data.slots
     choices = "choices" if max(map(len, data.asked)) > 1 else "tokens"
     look = "A line leads from a token to its slot, in the expert's colour. A cross means that no "

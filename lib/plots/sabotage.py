@@ -1,4 +1,4 @@
-"""The losses of several trainings, each next to the single process that it should equal."""
+"""The losses of several training runs, each next to the single process that it should equal."""
 
 import numpy as np
 
@@ -9,9 +9,10 @@ from lib.plots.style import FAINT, RANK_COLORS, drawing
 
 @drawing
 def against_baselines(runs):
-    """A panel for each run: its loss, and its baseline's, step by step.
+    """A panel per run: its loss and that of its baseline, step by step.
 
-    runs: {"A": (losses, baseline losses, steps per epoch), ...}, 2 to 6 of them.
+    runs: {"A": (losses, baseline losses, steps per epoch), ...}, 2 to 6 of them. Raises ValueError
+    for another number of runs, losses that are not finite, or a baseline of another length.
     """
     if not 2 <= len(runs) <= 6:
         raise ValueError(f"{len(runs)} runs: give 2 to 6")

@@ -1,5 +1,5 @@
 """Scaling: throughput against the number of ranks, and the share of a step that is exposed
-communication."""
+communication, that is, not hidden by compute."""
 
 import numpy as np
 
@@ -10,17 +10,18 @@ from lib.plots.style import FAINT, RANK_COLORS, drawing, readable
 
 @drawing
 def scaling(measured, predicted):
-    """A panel per kind of scaling: how many times the throughput of one rank, against the number of
-    ranks.
+    """A panel per kind of scaling: the throughput, as a multiple of that of one rank, against the
+    number of ranks.
 
-    measured, predicted: {"strong": {"20 MB/s": (ranks, throughput), ...}, "weak": {...}}; either
-    may be {}, a panel per kind and a colour per link. Throughput in whatever unit, such as rows per
-    second, and beginning with one rank.
+    measured, predicted: {"strong": {"20 MB/s": (ranks, throughput), ...}, "weak": {...}}, with a
+    panel per kind and a colour per link; either may be {}. Throughput may have any unit, such as
+    rows per second. Every curve has to begin with one rank. Raises ValueError for nothing to draw,
+    unequal lengths, or a curve that begins with more ranks.
     """
     kinds = list(dict.fromkeys([*measured, *predicted]))
     if not kinds:
         raise ValueError("no measured and no predicted throughput: there is nothing to draw")
-    speedup = {}  # (kind, "measured" or "predicted", link) -> (ranks, times one rank's throughput)
+    speedup = {}  # {(kind, "measured" or "predicted", link): (ranks, multiple of one rank)}
     for how, of_kind in (("measured", measured), ("predicted", predicted)):
         for kind, of_link in of_kind.items():
             for link, (ranks, throughput) in of_link.items():
@@ -55,7 +56,7 @@ def scaling(measured, predicted):
             for link, (n, t) in ends.items()
         ]
         named_ends(axes, shares, 0.075, 1.03, size=9.5)
-        every = 1 + int(np.log2(most) / 7)  # doublings from tick to tick
+        every = 1 + int(np.log2(most) / 7)  # doublings between two ticks
         for axis, begin, end in ((axes.xaxis, 1, most), (axes.yaxis, low, high)):
             powers = [2.0**k for k in range(-30, 30) if begin <= 2.0**k <= end and k % every == 0]
             ticks(
@@ -85,8 +86,8 @@ _KINDS = {"strong": "strong: one batch, divided", "weak": "weak: one batch per r
 
 
 def _scaling_claim(links, speedup):
-    """What the last kind's and link's efficiency is, against the first's; of what was
-    measured, where it was."""
+    """The best and the worst efficiency, each at the curve's largest number of ranks, among the
+    measured curves, or among the predicted ones if nothing was measured."""
     how = "measured" if any(how == "measured" for _, how, _ in speedup) else "predicted"
     efficiency = {}
     for (kind, of, link), (ranks, times) in speedup.items():
@@ -109,9 +110,10 @@ def _scaling_claim(links, speedup):
 def communication_share(measured, predicted, break_even=None):
     """The share of a step that is exposed communication, against the batch of each rank.
 
-    measured, predicted: {"20 MB/s": (batch per rank, share), ...}, shares from 0 to 1; either may
-    be {}. break_even: {"20 MB/s": batch per rank, ...} from which on communication is shorter than
-    backward, marked. unit: what a batch counts, such as rows or tokens. at: a batch, to be marked.
+    measured, predicted: {"20 MB/s": (batch per rank in rows, share), ...}, shares from 0 to 1;
+    either may be {}. break_even: {"20 MB/s": batch per rank, ...}, above which communication takes
+    less time than the backward pass; marked by a vertical line. Raises ValueError for nothing to
+    draw, unequal lengths, or a share that is not from 0 to 1.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
     if not names:

@@ -1,10 +1,10 @@
-"""Runs of several seeds, and against one of them, seed by seed: is a difference larger than what
-seeds make?
+"""Runs with several seeds, compared seed by seed: is a difference between two runs larger than the
+differences between seeds?
 
 0 |=================== dense          line: the mean over the seeds of (run - dense),
                                       at the same seed and step
-  |  ````----.....____                band: from the least seed to the largest
-  |          o        ```` 8 experts  dot: a run made here
+  |  ````----.....____                band: from the smallest to the largest of the seeds
+  |          o        ```` 8 experts  dot: a run on this machine
 """
 
 import numpy as np
@@ -16,14 +16,13 @@ from lib.plots.style import PAPER, RANK_COLORS, drawing
 
 @drawing
 def seed_differences(steps, losses, against, here=None):
-    """Loss minus that of the run `against` with the same seed, over steps: a line and a band per
-    other run.
+    """The loss of each run minus that of the run `against` with the same seed, over steps: a line
+    and a band per run.
 
-    steps: (n,). losses: {run: (seeds, n) nats per character}, `against` among them and 1 to 4
-    others.
-    here: {run: (steps, differences)} of runs made here, drawn as dots.
-    Raises ValueError for another number of runs, other shapes than (seeds, n), or dots of a run
-    that is not drawn.
+    steps: (n,). losses: {run: (seeds, n) nats per character}, with `against` among them and 1 to 4
+    others. here: {run: (steps, differences)} of runs on this machine, drawn as dots. Raises
+    ValueError for another number of runs, other shapes than (seeds, n), or dots of a run that is
+    not drawn.
     """
     here, losses = here or {}, {run: np.asarray(of, dtype=float) for run, of in losses.items()}
     others = [run for run in losses if run != against]
@@ -77,19 +76,19 @@ def seed_differences(steps, losses, against, here=None):
 
 
 def _at(step, of, digits):
-    """The seeds' mean, least and largest loss at a step, or of its difference, in words."""
+    """The mean, smallest and largest of the seeds' values at a step, in words."""
     return f"{of.mean():{digits}} ({of.min():{digits}} to {of.max():{digits}}) at {step:,.0f}"
 
 
 @drawing
 def seed_losses(steps, losses, seconds, here=None):
-    """The same losses twice: over steps, and over the seconds that these take, as long as all runs
-    go on.
+    """The same losses twice: over steps, and over the seconds that these steps take. The time axis
+    ends when the first run does, because only up to there can all be compared.
 
     steps: (n,). losses: {run: (seeds, n) nats per character} of 2 to 4 runs, a line and a band
-    each. seconds: {run: of a step}. here: {run: (steps, losses)} of runs made here, drawn as dots.
-    Raises ValueError for another number of runs, other shapes than (seeds, n), or other runs in
-    seconds or here.
+    each. seconds: {run: seconds of one step}. here: {run: (steps, losses)} of runs on this machine,
+    drawn as dots. Raises ValueError for another number of runs, other shapes than (seeds, n), or
+    other runs in `seconds` or `here`.
     """
     here, steps = here or {}, np.asarray(steps, dtype=float)
     losses = {run: np.asarray(of, dtype=float) for run, of in losses.items()}

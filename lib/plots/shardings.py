@@ -6,8 +6,8 @@
     up         [ column    ]                             [ column ]  reduce-scatter / all-gather + w
                  |                                           |
 
-A row holds what does not depend on each other, such as q, k and v. A line goes from a result to who
-reads it.
+Operators that do not depend on each other, such as q, k and v, share a row. A line connects a
+result with the operators that read it.
 """
 
 from lib.plots.draw import box, heading, middle, page
@@ -22,13 +22,13 @@ SHORT = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter
 
 @drawing
 def shardings(operators, plans, both_ways):
-    """A column per plan, a box per operator with its strategy; in purple what is sent, forward /
+    """A column per plan, a box per operator with its strategy. What is sent is in purple, forward /
     backward.
 
-    operators: of a Traced, at most 18 rows deep. plans: {"Megatron's": Plan, "the search's": Plan},
-    1 or 2. both_ways: that of lib.hybrid.automatic.layouts: (old layout, new one) -> the
-    collectives' names (forward, backward).
-    Raises ValueError for another number of plans, more rows, or a plan of other operators.
+    operators: those of a Traced, in at most 18 rows. plans: {"Megatron's": Plan, "the search's":
+    Plan}, 1 or 2. both_ways: that of lib.hybrid.automatic.layouts: (old layout, new one) -> names
+    of the collectives (forward, backward). Raises ValueError for another number of plans, more
+    rows, or a plan of other operators.
     """
     rows = _rows(operators)
     if not 1 <= len(plans) <= 2 or not 2 <= len(rows) <= 18:
@@ -91,7 +91,8 @@ def shardings(operators, plans, both_ways):
 
 
 def _rows(operators):
-    """[[Operator, ...], ...]: by how many operators lie before each, the longest way."""
+    """[[Operator, ...] of row 0, ...]: an operator's row is the length of the longest chain of
+    operators before it."""
     depth = {}
     for op in operators:
         depth[op.name] = 1 + max((depth[name] for name in op.inputs), default=-1)
@@ -108,7 +109,8 @@ def _places(rows):
 
 
 def _edges(axes, operators, places):
-    """A line from every result to its readers; past several rows it goes round at the left."""
+    """A line from every result to its readers. If the reader is several rows below, the line passes
+    other boxes at the left."""
     for op in operators:
         x, y, wide = places[op.name]
         for name in op.inputs:
@@ -128,8 +130,8 @@ def _color(strategy):
 
 
 def _sent(row, moves, both_ways):
-    """What lies behind these operators' results, and whether something lies behind their
-    weights, as text."""
+    """The collectives that reshard the results of these operators, as text, with "+ w" if gradients
+    of their weights are communicated too."""
     results = dict.fromkeys(
         _said(both_ways(m.old, m.new)) for m in moves if m.what in {op.name for op in row}
     )

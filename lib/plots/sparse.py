@@ -1,5 +1,5 @@
-"""Parameters against compute per token: a dense layer uses all it has, a mixture of experts has
-many and uses few."""
+"""Parameters against compute per token: a dense layer uses all of its parameters for every token,
+and a mixture of experts has many of which it uses few."""
 
 from lib.plots.draw import DASHED, grid, numbers, page
 from lib.plots.labels import COUNTS, amount, each, in_unit
@@ -10,12 +10,12 @@ PER_PARAMETER = 2  # FLOPs of forward per parameter used: a multiplication and a
 
 @drawing
 def sparse_layer(points):
-    """A point per model: all its parameters against FLOPs of forward per token. On the dashed line
-    each parameter is used.
+    """A point per model: its parameters against the FLOPs of its forward pass per token. On the
+    dashed line every parameter is used for every token.
 
-    points: {"dense": {"D 512": (FLOPs per token, parameters), ...}, "mixture of experts":
-    {...}}, 1 to 4 kinds; a label is written on two lines where it has a comma.
-    Raises ValueError for another number of kinds, or numbers not above 0.
+    points: {"dense": {"D 512": (FLOPs per token, parameters), ...}, "mixture of experts": {...}}, 1
+    to 4 kinds; a label is broken into lines at its commas. Raises ValueError for another number of
+    kinds, no point, or values that are not above 0.
     """
     every = [item for of_kind in points.values() for item in of_kind.items()]
     if not 1 <= len(points) <= 4 or not every:
@@ -68,9 +68,8 @@ def sparse_layer(points):
 
 
 def _in_the_way(point, others):
-    """Is one of the others where a label to the right of the point would be: near it, to
-    the right and below?"""
-    (x, y), far = point, 2.0  # times as much
+    """Whether another point is near this one, to the right and below, where its label would be."""
+    (x, y), far = point, 2.0  # near: within this factor
     return any(x < other_x < far * x and y / far < other_y < y for other_x, other_y in others)
 
 

@@ -1,5 +1,5 @@
-"""Layers cut into stages: a pipeline moves at the pace of its slowest. On equal devices, or as a
-search placed them.
+"""Layers split into stages, on equal devices or as a search placed them. A pipeline moves at the
+pace of its slowest stage.
 
 stage 0   2 GPUs  [0][1][ 2 ][3]     6 ms       a box: a layer, as long as it takes on these devices
 stage 1   1 GPU   [  4  ][  5  ]     6.2 ms     red: the slowest, for which all others wait
@@ -12,13 +12,13 @@ from lib.plots.style import ALARM, INK, drawing, rank_color
 
 @drawing
 def stage_loads(costs, cuts, unit="units"):
-    """A panel per cut, a row per stage: its layers end to end, each as long as it costs; the
-    slowest stage in red.
+    """A panel per split, a row per stage: its layers end to end, each as long as its cost. The
+    slowest stage is red.
 
     costs: one per layer. cuts: {"equal counts": [range(0, 4), range(4, 8)], "balanced":
-    balance(costs, p)}; 1 to 3, the first the one to compare with. unit: of a cost, such as ms.
-    Raises ValueError for another number of cuts, or for one that is not all layers in order, each
-    once.
+    balance(costs, p)}, 1 to 3 splits; the title compares the fastest with the first. unit: of a
+    cost, such as ms. Raises ValueError for another number of splits, or for one that does not
+    contain all layers in order, each once.
     """
     if not 1 <= len(cuts) <= 3:
         raise ValueError(f"{len(cuts)} cuts: 1 to 3 fit beside each other")
@@ -40,16 +40,16 @@ def stage_loads(costs, cuts, unit="units"):
 
 @drawing
 def stage_cut(cuts, costs, microbatches=None, unit="units", on=None):
-    """A panel per cut, a row per stage: its devices, and its layers end to end; the slowest stage
-    in red.
+    """A panel per split, a row per stage: its devices, and its layers end to end. The slowest stage
+    is red.
 
     cuts: {"one device each": Stages, "found": Stages}, 1 or 2 results of cut_into_stages or
-    stages_by_speed: what has .layers, a range per stage, and .devices. costs: {device: [cost of
-    each layer on it]}, for all that .devices names: how many devices a stage has, or which one.
-    microbatches: m; the panels and the title then show the step time, sum t + (m-1) max t.
-    unit: of a cost. on: {device: how it reads}; left out: "2 devices".
-    Raises ValueError for another number of cuts, one that is not all layers in order, or a device
-    without costs.
+    stages_by_speed, or other objects with .layers, a range per stage, and .devices. costs: {device:
+    [cost of each layer on it]} for each entry of .devices, which says how many devices a stage has,
+    or which one. microbatches: m; if given, panels and title show the step time, sum t + (m-1) max
+    t. unit: of a cost. on: {device: its name in the figure}; None: "2 devices". Raises ValueError
+    for another number of splits, one that does not contain all layers in order, or a device without
+    costs.
     """
     if not 1 <= len(cuts) <= 2:
         raise ValueError(f"{len(cuts)} cuts: 1 or 2 fit beside each other")
@@ -102,8 +102,8 @@ def _refuse(cuts, n_layers):
 
 
 def _page(cuts, layers, room, inches, unit, m):
-    """(figure, panels), a panel per cut. room: of an axis, over the slowest stage; inches: of all
-    axes together."""
+    """(figure, panels), a panel per split. room: the length of the axis as a multiple of the
+    slowest stage; inches: of all axes together."""
     figure, panels = page(
         1.65 + 0.36 * max(map(len, cuts.values())), columns=len(cuts), sharex=True
     )
@@ -115,8 +115,8 @@ def _page(cuts, layers, room, inches, unit, m):
 
 
 def _panel(axes, cut, layers, end, inches, unit):
-    """Layers end to end, a row per stage, each of its cost; the axis ends at `end` and is
-    so many inches long."""
+    """A row per stage with its layers end to end, each as long as its cost. The axis ends at `end`
+    and is `inches` long."""
     pace = max(map(sum, layers))
     for s, (stage, costs) in enumerate(zip(cut, layers, strict=True)):
         start, color = 0.0, rank_color(s)
@@ -127,7 +127,7 @@ def _panel(axes, cut, layers, end, inches, unit):
         slowest = sum(costs) == pace
         if slowest:
             box(axes, 0, s - 0.4, start, 0.8, "none", ec=ALARM, lw=2.6, zorder=5)
-        # a number that the line of the slowest would cross comes behind that line
+        # a number that the line of the slowest stage would cross is written after that line
         at = pace if start + 0.15 * end > pace else start
         beside(axes, at, s, amount(start), ALARM if slowest else INK, 5)
     axes.axvline(pace, color=ALARM, lw=1.4, zorder=1)
@@ -135,7 +135,7 @@ def _panel(axes, cut, layers, end, inches, unit):
 
 
 def _takes(stages, m):
-    """Of a step T = sum t + (m-1) max t; without m the pace, max t."""
+    """The time of a step, T = sum t + (m-1) max t; without m the pace, max t."""
     load = list(map(sum, stages))
     return sum(load) + (m - 1) * max(load) if m else max(load)
 

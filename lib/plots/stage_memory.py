@@ -1,9 +1,9 @@
-"""Model state on each rank by stage of ZeRO: who holds what, what the formula says, and what was
-measured beside it.
+"""Model state on each rank by stage of ZeRO: which rank stores what, what the formula says, and
+what was measured.
 
              stage 0      stage 1      stage 2      stage 3      Rajbhandari et al. 2020, figure 1:
-weights      ####  ####   ####  ####   ####  ####   #...  .#..   ####  whole, the same on every rank
-gradients    ####  ####   ####  ####   #...  .#..   #...  .#..   .#..  this rank's part alone
+weights      ####  ####   ####  ####   ####  ####   #...  .#..   ####  replicated on every rank
+gradients    ####  ####   ####  ####   #...  .#..   #...  .#..   .#..  only this rank's shard
 optimizer    ####  ####   #...  .#..   #...  .#..   #...  .#..
 
 stage 0   [ weight ][ gradient ][        optimizer state         ]  120 GB
@@ -40,15 +40,15 @@ COLOR = {
 }
 IN_WORDS = {"weight": "weights", "gradient": "gradients", "optimizer": "optimizer state"}
 NAMES = ("data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3, FSDP")
-# Rows, and the part of the model state by which one sees that the row is cut.
+# {row: the part of the model state that decides whether the row is sharded}
 ROWS = {"weights": "weight", "gradients": "gradient", "optimizer\nstate": "master"}
-SIDE = 0.88  # of a cell; what is left keeps cells apart
+SIDE = 0.88  # of a cell; cells are 1 apart
 
 
 @drawing
 def who_holds_what(N=4):
-    """A panel per stage, a column per rank, a row per part of the model state. No data: a
-    picture. N: 2 to 8."""
+    """A panel per stage, a column per rank, a row per part of the model state. A fixed picture
+    without data. N: the number of ranks, 2 to 8, else ValueError."""
     if not 2 <= N <= 8:
         raise ValueError(f"N={N}: a column per rank, 2 to 8 of them can be read")
     figure, panels = page(3.6, columns=len(SHARDED), sharey=True)
@@ -60,7 +60,7 @@ def who_holds_what(N=4):
         axes.set(xlim=(-0.1, N + 0.1), ylim=(len(ROWS) + 0.05, -0.05))
         axes.set_xticks([rank + 0.5 for rank in range(N)], range(N))
         axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False, pad=1)
-        # those on top
+        # label2: the labels on top
         color_names(
             [tick.label2 for tick in axes.xaxis.get_major_ticks()], map(rank_color, range(N))
         )
@@ -89,9 +89,9 @@ def state_by_stage(parameters, N, precision="mixed"):
     """A bar per stage of ZeRO: bytes of weights, gradients and optimizer state on one of N ranks,
     by the formula.
 
-    parameters: of the model. precision: a key of `lib.cost.RECIPES`. An upright line: a GPU of 80
-    GB, unless that is more than four times the longest bar.
-    Raises ValueError for fewer than 1 parameter or rank.
+    parameters: of the model. precision: a key of `lib.cost.RECIPES`. A vertical line marks the
+    memory of a GPU of 80 GB, unless that is more than four times the longest bar. Raises ValueError
+    for fewer than 1 parameter or rank.
     """
     if parameters < 1 or N < 1:
         raise ValueError(f"{parameters} parameters on {N} ranks: give at least one of each")
@@ -130,11 +130,11 @@ def state_by_stage(parameters, N, precision="mixed"):
 
 @drawing
 def state_measured(measured, predicted):
-    """A bar per stage, its parts as measured, and the formula's as dashed outlines round them.
+    """A bar per stage with its parts as measured, and dashed outlines for what the formula says.
 
     measured: {"ZeRO-1": {"weight": bytes, "gradient": bytes, "optimizer": bytes}, ...} on one rank;
-    1 to 8 labels. predicted: the same, of the same labels.
-    Raises ValueError for another number of labels, other labels predicted, or another part.
+    1 to 8 labels. predicted: the same for the same labels. Raises ValueError for another number of
+    labels, predictions of other labels, or an unknown part.
     """
     if not 1 <= len(measured) <= 8 or set(measured) != set(predicted):
         raise ValueError(
@@ -182,7 +182,7 @@ def state_measured(measured, predicted):
 
 
 def _cell(axes, rank, row, N, is_cut):
-    """What one rank holds of one part: all of it, or an outline with the rank's strip."""
+    """What one rank stores of one part: a full cell, or an outline with the rank's strip in it."""
     left, top = rank + (1 - SIDE) / 2, row + (1 - SIDE) / 2
     if not is_cut:
         box(axes, left, top, SIDE, SIDE, EVERYWHERE, ec="none")
@@ -198,12 +198,12 @@ def _parts(state):
 
 
 def _drawn(parts, factor):
-    """What is not 0, in order and in the unit of the axis."""
+    """The parts that are not 0, in the order of COLOR and in the unit of the axis."""
     return {part: parts[part] / factor for part in COLOR if parts.get(part)}
 
 
 def _dress(axes, names, end, xlabel, pad):
-    """Axes and key; pad: room between the key and the axes, in letters."""
+    """The axes and the legend. pad: space between the two, in letters."""
     axes.set(xlim=(0, end), xlabel=xlabel)
     rows(axes, names)
     numbers(axes.xaxis)
@@ -216,8 +216,8 @@ def _in_words(parts, factor):
 
 
 def _amount(value):
-    """One digit after the point, as the paper has totals; three digits below 1: 1.875 -> "1.9",
-    0.0625 -> "0.0625"."""
+    """One digit after the point, as totals are given in the paper, but three digits below 1: "1.9"
+    for 1.875, "0.0625" for 0.0625."""
     return short(round(value, 1)) if value >= 1 else f"{value:.3g}"
 
 

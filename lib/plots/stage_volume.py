@@ -1,5 +1,5 @@
-"""What each stage of ZeRO sends in a step of k micro-batches: 2, 2, k + 1 and 3 k times
-(N-1)/N psi elements."""
+"""What each stage of ZeRO sends in a step of k micro-batches: 2, 2, k + 1 and 3 k times (N-1)/N psi
+elements for stages 0 to 3, where psi is the number of padded parameters."""
 
 from matplotlib.colors import to_rgba
 
@@ -7,7 +7,7 @@ from lib.plots.draw import DASHES, box, grid, key, numbers, page
 from lib.plots.labels import amount, clock, in_sentences
 from lib.plots.style import INK, drawing, stage_color
 
-PALE = 0.25  # of its colour, for a bar that nobody measured
+PALE = 0.25  # share of its colour, for a bar that was not measured
 
 
 @drawing
@@ -16,9 +16,9 @@ def volume_by_stage(measured, predicted, unit_seconds=None):
     a step.
 
     measured: {"stage 0": {1: 2.0, 2: 2.0, 4: 2.0}, ...}: {stage: {k: elements / ((N-1)/N psi)}};
-    may be {}. predicted: the same, by the formula, of all stages and k that are measured; dashed.
-    unit_seconds: how long one unit is on the wire; a second scale at the right, in ms or s.
-    Raises ValueError for no formula, or one missing.
+    may be {}. predicted: the same by the formula, for all stages and k that are measured; dashed.
+    unit_seconds: how long it takes to send one unit; if given, a second scale at the right shows
+    the time. Raises ValueError for more than 6 stages or 5 values of k, or if a formula is missing.
     """
     stages, ks = list(predicted), sorted({k for of_stage in predicted.values() for k in of_stage})
     wanted = {(stage, k) for stage in stages for k in ks} | {
@@ -36,7 +36,7 @@ def volume_by_stage(measured, predicted, unit_seconds=None):
     most = max(
         n for of in (predicted, measured) for of_stage in of.values() for n in of_stage.values()
     )
-    wide = 0.84 / len(stages)  # of the room of one k
+    wide = 0.84 / len(stages)  # width of a bar; groups are 1 apart
     figure, axes = page(3.8)
     for group, k in enumerate(ks):
         for i, stage in enumerate(stages):
@@ -71,7 +71,8 @@ def volume_by_stage(measured, predicted, unit_seconds=None):
 
 
 def _bar(axes, left, wide, color, value, formula):
-    """What was measured, if it was, the formula's dashed outline round it, and the number above."""
+    """The bar that was measured, if it was, the formula's dashed outline around it, and the number
+    above."""
     if value is not None:
         box(axes, left + 0.12 * wide, 0, 0.76 * wide, value, color, ec="none")
     look = {"fc": to_rgba(color, PALE), "ec": color} if value is None else {"fc": "none", "ec": INK}
@@ -83,7 +84,7 @@ def _bar(axes, left, wide, color, value, formula):
 
 
 def _seconds(axes, unit_seconds, most):
-    """A second scale at the right: how long that is on the wire."""
+    """A second scale at the right: how long it takes to send this many elements."""
     factor, name = clock(most * unit_seconds)
     each = unit_seconds * factor
     seconds = axes.secondary_yaxis(
@@ -94,7 +95,7 @@ def _seconds(axes, unit_seconds, most):
 
 
 def _claim(volumes, ks):
-    """Who sends least and most with the most micro-batches."""
+    """Which stages send least and most with the largest number of micro-batches."""
     k = ks[-1]
     of_last = {stage: of_stage[k] for stage, of_stage in volumes.items() if k in of_stage}
     (least, low), (largest, high) = (

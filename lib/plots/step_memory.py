@@ -1,5 +1,5 @@
-"""Activations and model state together, over a step: a panel per remedy, bands on top of each
-other.
+"""Activations and model state over a step, stacked on top of each other as bands, with a panel per
+remedy for running out of memory.
 
 GB |          /|           - - - - - - - - - - - - -  what a GPU has
    |        /   \\
@@ -31,8 +31,8 @@ def memory_by_remedy(curves, memory):
     """A panel per remedy, 1 to 6 of them in rows of three: bytes on one GPU over a step.
 
     curves: {"data parallel": [{part: bytes}, ...], ...}, as from
-    lib.cost.clinic.memory_over_a_step; parts as in BANDS. memory: usable bytes of a GPU, dashed.
-    Raises ValueError for another number of panels, or a part without a colour.
+    lib.cost.clinic.memory_over_a_step; parts as in BANDS. memory: usable bytes of a GPU, a dashed
+    line. Raises ValueError for another number of panels, or a part without a colour.
     """
     parts = {part for curve in curves.values() for moment in curve for part in moment}
     if not 1 <= len(curves) <= 6 or parts - set(BANDS):
@@ -68,7 +68,7 @@ def memory_by_remedy(curves, memory):
     for axes in grid_of[::columns]:
         axes.set_ylabel("GB per GPU")
     bands = [Rectangle((0, 0), 1, 1, label=part, fc=BANDS[part]) for part in shown]
-    # above the headings of the first row, which have an empty line for it
+    # above the headings of the first row, which begin with an empty line for it
     look = {"ncols": 6, "frameon": False, "handlelength": 1.2, "borderaxespad": 0, "borderpad": 0}
     legend = grid_of[0].legend(handles=bands, loc="lower left", bbox_to_anchor=(0, 1.42), **look)
     legend.set_in_layout(False)

@@ -1,19 +1,20 @@
-"""Seconds of a step, predicted beside measured, a row per plan.
+"""Seconds of a step, predicted next to measured, a row per plan.
 
 tp inside nodes   [ computes      ][msg]            filled: measured       0.31 s (+4%)
                   - - - - - - - - - - -|            dashed: predicted
 tp across nodes   [ computes      ][ messages            ]                 0.58 s (-2%)
 
-Where only the prediction is in parts, it has a bar of its own, above the measured one.
+A measurement is often one number, while a prediction says how much each part of a step takes. In
+that case the prediction gets a bar of its own, above the measured one.
 """
 
 from lib.plots.draw import beside, box, grid, key, numbers, outline, page, rows, stack
 from lib.plots.labels import amount, clock, each, listed
 from lib.plots.style import ALARM, AXIS_COLOR, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
-# of the parts of a step, as lib.cost.placement and lib.cost.measured call them, in their order
+# the parts of a step under their names in lib.cost.placement and lib.cost.measured, in order
 COLOR = {
-    "step": RANK_COLORS[0],  # all of it
+    "step": RANK_COLORS[0],  # the full step, if its parts are not known
     "computes": OP_COLOR["F"],
     "pipeline": OP_COLOR["F"],
     "messages": OP_COLOR["send"],
@@ -27,13 +28,14 @@ COLOR = {
 
 @drawing
 def step_times(measured, predicted, within=None, of="a step"):
-    """A bar per plan as measured, and the predicted one as a dashed outline round it.
+    """A bar per plan for the measured time, and a dashed outline for the predicted one.
 
-    measured: {"tp inside nodes": seconds, ...}, or {part: seconds} in place of seconds, with parts
-    of COLOR; 1 to 10 plans. predicted: the same, of the same plans, such as from `placed_step` or
-    `measured_step`. within: an error, such as 0.15: a grey band that far to either side of each
-    prediction, and the title counts what lies in it. of: what takes so long. Raises ValueError for
-    another number of plans, others predicted, or seconds that are not above 0.
+    measured: {"tp inside nodes": seconds, ...}; in place of seconds also {part: seconds} with parts
+    of COLOR; 1 to 10 plans. predicted: the same for the same plans, for example from `placed_step`
+    or `measured_step`. within: a relative error, such as 0.15; a grey band then extends this far to
+    either side of each prediction, and the title counts the measurements inside. of: what takes
+    this time. Raises ValueError for another number of plans, predictions of other plans, or times
+    that are not above 0.
     """
     if not 1 <= len(measured) <= 10 or set(measured) != set(predicted):
         raise ValueError(
@@ -110,12 +112,13 @@ def _in_parts(plans):
 
 
 def _drawn(parts, factor):
-    """What is not 0, in order and in the unit of the axis."""
+    """The parts that are not 0, in the order of COLOR and in the unit of the axis."""
     return {part: parts[part] * factor for part in COLOR if parts.get(part)}
 
 
 def _claim(took, should, within):
-    """How many are in the band; or who is slowest, as measured and as predicted."""
+    """How many measurements are inside the band; without a band, which plan is the slowest and by
+    which factor, measured and predicted."""
     if within:
         inside = [name for name in took if abs(took[name] / should[name] - 1) <= within]
         off = {name: took[name] / should[name] - 1 for name in took}

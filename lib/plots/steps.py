@@ -4,8 +4,8 @@
              network                   [= 0 =][= 1 =][= 2 =]
 
 A span is (rank, lane, label, begin, end), in seconds, as `lib.measuring.paced.Spans` records it and
-`lib.cost` predicts it. lane: "compute" or "network"; each holds one thing at a time. The label
-"wait" in the lane "compute" is no work.
+`lib.cost` predicts it. lane: "compute" or "network"; spans of one lane do not overlap. A span with
+the label "wait" in the lane "compute" is time in which the rank does not compute.
 """
 
 from lib.cost.exposed import exposed_seconds
@@ -18,16 +18,18 @@ KIND_COLOR = {
     "forward": OP_COLOR["F"],
     "backward": OP_COLOR["B"],
     "update": OP_COLOR["W"],
-    "all-reduce": OP_COLOR["collective"],  # whatever is in the lane of the network
+    "all-reduce": OP_COLOR["collective"],  # everything in the lane "network"
 }
 
 
 @drawing
 def step_timeline(steps):
-    """A panel per way to run the step, one above the other on one time axis; two lanes per rank.
+    """A panel per way to run the step, one above the other on one time axis, with two lanes per
+    rank.
 
-    steps: {"after backward": [span, ...], "overlapped": [span, ...]}; see the module for a span. 1
-    to 3 panels.
+    steps: {"after backward": [span, ...], "overlapped": [span, ...]}, 1 to 3 panels; the module
+    says what a span is. Raises ValueError for another number of panels, an empty one, or a span
+    that is not valid.
     """
     _refuse(steps)
     names = list(steps)
@@ -44,13 +46,13 @@ def step_timeline(steps):
         sharex=True,
         gridspec_kw={"height_ratios": [len(r) for r in ranks.values()]},
     )
-    lane_height = (figure.get_figheight() - 1.4 - 0.3 * len(names)) / rows  # inches, near enough
+    lane_height = (figure.get_figheight() - 1.4 - 0.3 * len(names)) / rows  # inches, approximately
     for axes, (name, spans) in zip(panels, steps.items(), strict=True):
         for rank, lane, label, begin, end in spans:
             y = ranks[name].index(rank) + 0.4 * LANES.index(lane) - 0.4
             color = KIND_COLOR.get(_kind(lane, label), OP_COLOR["idle"])
             wide = (end - begin) / longest * 6.9  # inches
-            # or a narrow bar would be all edge
+            # else a narrow bar would be all edge
             look = {"ec": PAPER if wide > 0.08 else color, "lw": 0.6}
             if _kind(lane, label) == "wait":
                 look, label = WAITING | {"lw": 0.6}, ""
@@ -86,16 +88,16 @@ def _kind(lane, label):
 
 
 def hidden_share(spans):
-    """The share of all ranks' network time during which the same rank computes, 0 to 1; 0
-    for no network time."""
+    """The share of all ranks' network time, 0 to 1, during which the same rank computes; 0 if there
+    is no network time."""
     total = network_seconds(spans)
     exposed = sum(exposed_seconds(*lanes_of(spans, rank)) for rank in {span[0] for span in spans})
     return 1 - exposed / total if total else 0.0
 
 
 def lanes_of(spans, rank):
-    """(compute, messages): the (begin, end) of all that this rank computes, and of all that its
-    network sends."""
+    """(compute, messages): the intervals (begin, end) in which this rank computes, and those in
+    which it communicates."""
     mine = [(lane, label, (begin, end)) for who, lane, label, begin, end in spans if who == rank]
     compute = [interval for lane, label, interval in mine if lane == "compute" and label != "wait"]
     return compute, [interval for lane, _, interval in mine if lane == "network"]

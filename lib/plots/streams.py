@@ -1,16 +1,16 @@
-"""What work.wait() waits for: Python's thread on gloo, the GPU's current stream on NCCL.
+"""What work.wait() blocks: Python's thread on gloo, but only the GPU's current stream on NCCL.
 
     Python          all_reduce(async_op=True)  matmuls ...  wait()  step
     current stream  B1 | B2 |   held   | step
     NCCL's stream        |  all-reduce  |
 
-A drawing of the rule, not of a run.
+The figure shows the rule. It is not drawn from a run.
 """
 
 from lib.plots.draw import WAITING, arrow, box, heading, key, middle, page, rows
 from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, drawing
 
-# panel: {lane: [(from, to, kind, words), ...]}; times are of no unit
+# a panel is {lane: [(from, to, kind, words), ...]}; times have no unit
 GLOO = {
     "Python": [(0, 3, "B", "backward, 1st half"), (3, 6.5, "B", "backward, 2nd half"),
                (6.5, 8.5, "wait", "wait()"), (8.5, 10.5, "W", "optimizer")],

@@ -1,11 +1,11 @@
 """The one style of all figures: colours, letters, and the frame with title, caption and alt text.
 
 +--------------------------------+
-| The claim, in bold             |  @drawing: a function that draws, and says the claim,
-|                                |  what to look at, and the rest in words. It becomes one
-|   what is drawn                |  that returns a Drawing: PNG bytes with alt text.
-|                                |  `finish` puts the frame round what is drawn.
-| What to look at.               |
+| The claim, in bold             |  A drawing function returns the figure, its claim, what to
+|                                |  look at, and the rest in words. The decorator @drawing
+|   what is drawn                |  makes it a function that returns a Drawing: PNG bytes
+|                                |  with alt text. `finish` puts the frame around what is
+| What to look at.               |  drawn.
 +--------------------------------+
 """
 
@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from lib.plots.labels import capital
 
 PAPER, INK, FAINT = "#faf9f6", "#22262b", "#6b6f76"
-ALARM = "#c2103a"  # what is wrong; always thicker as well, for readers who cannot see the red
+ALARM = "#c2103a"  # what is wrong; always drawn thicker too, because not all readers see red
 
 RANK_COLORS = (
     "#0072b2",
@@ -48,7 +48,7 @@ AXIS_COLOR = {  # of the axes of a mesh, in every figure
     "cp": RANK_COLORS[2],
     "ep": "#d86a8a",
 }
-# of ZeRO, the same in every figure: data parallelism, stages 1 to 3, and stage 3 with prefetching
+# of the stages of ZeRO: data parallelism, stages 1 to 3, and stage 3 with prefetching
 STAGE_COLORS = (RANK_COLORS[7], RANK_COLORS[0], RANK_COLORS[1], RANK_COLORS[2], RANK_COLORS[3])
 OP_COLOR = {
     "F": "#5aa9e6",  # forward
@@ -60,7 +60,7 @@ OP_COLOR = {
     "idle": "#dcdad3",
 }
 STYLE = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters on every machine
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is on every machine
     "font.size": 10,
     "figure.facecolor": PAPER,
     "axes.facecolor": PAPER,
@@ -81,14 +81,14 @@ _vectors = ContextVar("vectors", default=None)  # a list while `as_svg` draws
 
 
 def rank_color(rank):
-    """The colour of a rank, in every figure. They repeat after 8 ranks, so label each line
-    with its rank as well."""
+    """The colour of a rank, the same in every figure. Colours repeat after 8 ranks, so label each
+    line with its rank as well."""
     return RANK_COLORS[rank % len(RANK_COLORS)]
 
 
 def stage_color(name):
-    """The colour of a stage of ZeRO in every figure. name: "data parallel", "stage 2", "ZeRO-3",
-    "ZeRO-3, prefetching"; any other is data parallelism."""
+    """The colour of a stage of ZeRO, the same in every figure. name: "data parallel", "stage 2",
+    "ZeRO-3", "ZeRO-3, prefetching"; any other name counts as data parallelism."""
     if "prefetch" in name:
         return STAGE_COLORS[4]
     digit = re.search(r"(?:stage |ZeRO-)([0-3])", name)
@@ -96,14 +96,14 @@ def stage_color(name):
 
 
 def on_color(color):
-    """Ink or paper: which of the two reads better on `color`."""
+    """Ink or paper, whichever can be read better on `color`."""
     return INK if np.dot([0.299, 0.587, 0.114], to_rgb(color)) > 0.55 else PAPER
 
 
 @functools.cache
 def readable(color):
-    """The colour for letters on the paper: the same hue, dark enough to be read (WCAG 2.2 AA: a
-    contrast of 4.5)."""
+    """A version of `color` for letters on the paper: the same hue, made dark enough to be read
+    (WCAG 2.2 AA asks for a contrast of 4.5)."""
     rgb = np.array(to_rgb(color))
     while (_luminance(to_rgb(PAPER)) + 0.05) / (_luminance(rgb) + 0.05) < 4.5:
         rgb *= 0.98
@@ -120,8 +120,8 @@ def _luminance(rgb):
 
 @dataclass(frozen=True, repr=False)
 class Drawing:
-    """A finished figure: PNG bytes, alt text, size in inches. As the last value of a notebook cell
-    it shows itself."""
+    """A finished figure: PNG bytes, alt text, and its size in inches. It is shown when it is the
+    last value of a notebook cell."""
 
     png: bytes
     alt: str
@@ -139,19 +139,21 @@ class Drawing:
         return data, {"image/png": {"alt": self.alt, **size}}
 
     def show(self):
-        """Show it now, from the middle of a cell. In a terminal this prints the alt text."""
+        """Show the figure now, from the middle of a cell. In a terminal this prints the alt
+        text."""
         from IPython.display import display
 
         display(self)
 
     def save(self, path):
-        """Write the PNG; its folder must exist. Returns the path."""
+        """Write the PNG to `path`, whose folder must exist. Returns the path."""
         Path(path).write_bytes(self.png)
         return Path(path)
 
 
 def styled(draw):
-    """Run a drawing function in the course's style, whatever the reader has set in matplotlib."""
+    """A decorator that runs a drawing function in the course's style, so that settings of the
+    reader's own matplotlib do not change the figure."""
 
     @functools.wraps(draw)
     def in_style(*args, **kwargs):
@@ -162,12 +164,13 @@ def styled(draw):
 
 
 def drawing(draw):
-    """A function that draws, in the style, and its frame: what it returns is a Drawing.
+    """A decorator that adds the frame: the function draws, and the decorated one returns a Drawing.
 
-    draw(...) -> (figure, claim, what to look at, what it is, its numbers in words). The claim, with
-    a capital letter, is the title; the alt text is: what it is, the title, the note, its numbers.
-    Every figure takes a title and a note besides; draw itself is given them only where it asks for
-    them.
+    draw(...) must return (figure, claim, what to look at, what the figure is, its numbers in
+    words). The claim, begun with a capital letter, becomes the title. The alt text consists of what
+    the figure is, the title, the note, and the numbers.
+    The decorated function also takes `title` and `note` (see `_frame`, whose docstring is appended
+    to its own). They are passed on to `draw` only if it has parameters of these names.
     """
     own, asked = inspect.signature(draw), list(inspect.signature(_frame).parameters.values())[-2:]
     more = [parameter for parameter in asked if parameter.name not in own.parameters]
@@ -189,7 +192,7 @@ def drawing(draw):
 
 
 def _frame(figure, claim, look, what, words, title=None, note=""):
-    """title: in place of the claim. note: a sentence to begin the caption with."""
+    """title: replaces the claim. note: a sentence that begins the caption."""
     return finish(
         figure,
         title or capital(claim),
@@ -199,15 +202,15 @@ def _frame(figure, claim, look, what, words, title=None, note=""):
 
 
 def finish(figure, title, caption, alt):
-    """Put title and caption round what is drawn, render, and return the Drawing. Call it inside a
-    `styled` function.
+    """Put title and caption around what is drawn, render it, and return the Drawing. Call it inside
+    a `styled` function.
 
-    title: the claim, one or two lines. caption: what to see. alt: the figure in words, for who
-    cannot see it. Where a note was empty, the spaces that it leaves are taken away.
+    title: the claim, one or two lines. caption: what to look at. alt: the figure in words, for
+    readers who cannot see it; repeated spaces in it are removed, such as an empty note leaves.
     """
     width, height = figure.get_size_inches()
-    # Letters per inch at these sizes, on the safe side: the width of text is known only after
-    # drawing.
+    # Letters per inch at these sizes, a cautious estimate, because the width of text is known only
+    # after drawing.
     title, caption = (
         textwrap.wrap(title, int(9.3 * width)),
         textwrap.wrap(caption.strip(), int(13.5 * width)),
@@ -227,21 +230,21 @@ def finish(figure, title, caption, alt):
 
 
 def rendered(figure):
-    """The PNG of a figure: bytes, the same for the same figure."""
+    """The PNG of a figure. The same figure gives the same bytes."""
     freeze_layout(figure)
     if (vectors := _vectors.get()) is not None:
         vectors.append(_svg(figure))
         return b""
     png = io.BytesIO()
-    # Not savefig, which draws once more beforehand; at the DPI set above. No version in the file:
-    # the same bytes.
+    # Not savefig, because that draws the figure once more beforehand. "Software" would write
+    # matplotlib's version into the file, and the bytes would differ between versions.
     FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
     return png.getvalue()
 
 
 def as_svg(draw, **settings):
-    """(SVG, alt text) of the Drawing that draw(**settings) makes; letters are outlines: the same on
-    every machine."""
+    """(SVG, alt text) of the Drawing that draw(**settings) returns. Letters are outlines, so they
+    look the same on every machine."""
     vectors = []
     before = _vectors.set(vectors)
     try:
@@ -262,8 +265,8 @@ def _svg(figure):
 
 @styled
 def told(title, words):
-    """A figure of words alone: `title` in bold, below it `words`. For sliders that ask for
-    what cannot be."""
+    """A figure that consists of words: `title` in bold, and `words` below it. A widget shows it
+    when its sliders ask for something impossible."""
     lines = len(textwrap.wrap(words, 108))  # as `finish` wraps a caption 8 inches wide
     figure = Figure(figsize=(8, 0.67 + 0.18 * lines))
     figure.add_subplot().set_axis_off()
@@ -271,8 +274,8 @@ def told(title, words):
 
 
 def freeze_layout(figure):
-    """Lay out the axes, and round where they lie: the solver's last digits differ from call to
-    call, bytes must not."""
+    """Lay out the axes once, and round their positions. The layout solver's last digits differ from
+    call to call, and the bytes of the image must not."""
     figure.set_dpi(DPI)
     figure.get_layout_engine().execute(figure)
     figure.set_layout_engine("none")

@@ -1,4 +1,5 @@
-"""What a step gains in length when tp doubles, and how much of that is the all-reduces' time.
+"""By how much a step becomes longer when tp doubles, and which part of that the formula for the
+all-reduces explains.
 
 3.6B, micro-batch 2    [ step at tp = 8          ][ sending ][ rest ]     13.5 s (x 1.5)
 3.6B, micro-batch 16   [ step at tp = 8  ][ sending  ][ rest ]            10.7 s (x 2.1)
@@ -14,11 +15,11 @@ COLOR = {BASE: OP_COLOR["F"], SENDING: OP_COLOR["send"], REST: OP_COLOR["idle"]}
 
 @drawing
 def tp_rise(pairs):
-    """A bar per pair of measured steps, at a small tp and at a larger one.
+    """A bar per pair of measured steps, one at a small tp and one at a larger tp.
 
     pairs: [(small, large), ...], each with .model, .micro_batch, .tp, .seconds, .sending, as
-    `lib.cost.tp_sweep.pairs` returns them; 1 to 8 of them, all at the same two tp. Raises
-    ValueError for another number, or a step that does not get longer.
+    `lib.cost.tp_sweep.pairs` returns them; 1 to 8 pairs, all at the same two tp. Raises ValueError
+    for another number, different tp, or a step that becomes longer by less than its sending does.
     """
     if not 1 <= len(pairs) <= 8 or len({(a.tp, b.tp) for a, b in pairs}) != 1:
         raise ValueError(f"{len(pairs)} pairs: 1 to 8, all at the same two tp, can be drawn")

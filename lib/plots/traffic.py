@@ -1,5 +1,5 @@
-"""Who sent how much to whom, and the pattern in it: a ring, a star, everybody to everybody; and
-over which link."""
+"""Which rank sent how much to which, and the pattern in it: a ring, a star, every rank to every
+other; and how much went through each rank's link."""
 
 import dataclasses
 import math
@@ -15,8 +15,8 @@ from lib.plots.style import FAINT, INK, PAPER, drawing, on_color, rank_color
 
 @drawing
 def traffic_matrix(matrix, unit="bytes"):
-    """Who sent how much to whom. matrix: (N, N), [src, dst], as from `Ledger.matrix(unit)`; unit:
-    what it counts."""
+    """Which rank sent how much to which. matrix: (N, N), [src, dst], as from `Ledger.matrix(unit)`;
+    unit: what it counts. Raises ValueError for another shape, or a value below 0."""
     matrix = np.asarray(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
         raise ValueError(f"a traffic matrix is N x N, [src, dst]; got shape {matrix.shape}")
@@ -41,7 +41,7 @@ def traffic_matrix(matrix, unit="bytes"):
             )
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
-    if numbers:  # one more column and row: what each rank sent and received in all
+    if numbers:  # one more column and row: the totals that each rank sent and received
         for r in range(N):
             for place, total in (((N, r), matrix[r].sum()), ((r, N), matrix[:, r].sum())):
                 middle(axes, *place, short(total / factor), size=size)
@@ -86,10 +86,11 @@ def traffic_claim(matrix, unit):
 
 
 def exchange_matrix(rows, title=None):
-    """Who sends how many routed tokens to whom: a `traffic_matrix`, and which rank gets most, for
-    which all others wait.
+    """Which rank sends how many routed tokens to which, as a `traffic_matrix`. The title names the
+    rank that receives most, because all others wait for it.
 
-    rows: (N, N), [src, dst]; the diagonal is what stays on its rank, which is not sent.
+    rows: (N, N), [src, dst]. The diagonal holds the tokens that stay on their rank and are not
+    sent. Raises ValueError for another shape, or a value below 0.
     """
     rows = np.asarray(rows)
     if rows.ndim != 2 or rows.shape[0] != rows.shape[1] or rows.size == 0 or (rows < 0).any():
@@ -113,12 +114,13 @@ def exchange_matrix(rows, title=None):
 
 @drawing
 def server_traffic(matrices, predicted=None):
-    """A panel per method, a bar per rank: the bytes that it sent (below) and got (above) in one
-    step.
+    """A panel per method, a bar per rank: the bytes that it sent (below) and received (above) in
+    one step.
 
     matrices: {"parameter server": (N, N), "ring": (N, N)}, [src, dst], from
-    `Ledger.matrix("bytes")` of one step. predicted: {"ring": (N,) bytes, ...}, sent and received
-    together, per rank; drawn dashed.
+    `Ledger.matrix("bytes")` of one step; 1 to 4. predicted: {"ring": (N,) bytes, ...}, per rank,
+    sent and received together; dashed. Raises ValueError for another number of methods, nothing
+    sent, or other shapes.
     """
     matrices, predicted = {name: np.asarray(m) for name, m in matrices.items()}, predicted or {}
     if not 1 <= len(matrices) <= 4 or not any(m.any() for m in matrices.values()):
@@ -165,8 +167,8 @@ def server_traffic(matrices, predicted=None):
 
 
 def _bars(axes, matrix, most, predicted):
-    """What each rank sent and got, one on the other, and dashed what was predicted,
-    (N,) or nothing."""
+    """What each rank sent and received, stacked, and dashed lines for what was predicted, which is
+    (N,) or empty."""
     busiest = (matrix.sum(1) + matrix.sum(0)).argmax()
     for rank in range(len(matrix)):
         sent, received, color = matrix[rank].sum(), matrix[:, rank].sum(), rank_color(rank)
@@ -184,8 +186,8 @@ def _bars(axes, matrix, most, predicted):
 
 
 def _server_claim(carried, factor, unit):
-    """The busiest rank of the method that is hardest on one rank, against the
-    method that is easiest."""
+    """The bytes of the busiest rank, for the method that loads one rank most, and for the one that
+    loads it least."""
     words = lambda n_bytes: f"{amount(n_bytes / factor)} {unit}"
     worst, best = (pick(carried, key=lambda name: carried[name].max()) for pick in (max, min))
     busiest = carried[worst].argmax()

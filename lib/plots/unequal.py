@@ -1,4 +1,5 @@
-"""A step on ranks of unequal speed: who computes, and who waits for the slowest.
+"""A step on ranks of unequal speed: how long each rank computes, and how long it waits for the
+slowest.
 
 equal           rank 0  [ 4 rows ]::::::::::::::::|
                 rank 1  [    3 rows   ]:::::::::::|
@@ -15,14 +16,14 @@ from lib.plots.style import FAINT, INK, OP_COLOR, drawing, rank_color
 
 @drawing
 def unequal_steps(splits, speeds, measured=None):
-    """A panel per split, a lane per rank: it computes its rows, then waits until the slowest is
-    done.
+    """A panel per way to split the batch, a lane per rank: it computes its rows, and then waits
+    until the slowest rank is done.
 
-    splits: {"equal": [rows of rank 0, rows of rank 1, ...], "in proportion": [...]}, 1 to 3, the
-    first the one to compare with. speeds: rows per second of each rank, 1 to 8. measured: {"equal":
-    seconds of a step, ...}, for some or all of them: a solid upright line where a step ended.
-    Raises ValueError for other numbers of splits or ranks, a speed that is not above 0, or another
-    split measured.
+    splits: {"equal": [rows of rank 0, rows of rank 1, ...], "in proportion": [...]}, 1 to 3; the
+    title compares the fastest with the first. speeds: rows per second of each rank, 1 to 8 ranks
+    and at most 16 lanes in all. measured: {"equal": seconds of a step, ...}, for some or all of
+    them: a solid vertical line where a step ended. Raises ValueError for other numbers of splits or
+    ranks, a speed that is not above 0, or a measurement of another split.
     """
     measured, N = measured or {}, len(speeds)
     if not 1 <= len(splits) <= 3 or not 1 <= N <= 8 or min(speeds) <= 0 or len(splits) * N > 16:
@@ -92,8 +93,8 @@ def unequal_steps(splits, speeds, measured=None):
 
 
 def _claim(ends, measured, factor, unit):
-    """The fastest split beside the first; as measured, if both are."""
-    first, best = next(iter(ends)), min(reversed(ends), key=ends.get)  # of equals the last
+    """The fastest split compared with the first, as measured if both were."""
+    first, best = next(iter(ends)), min(reversed(ends), key=ends.get)  # the last of equal ones
     if ends[best] == ends[first]:
         return (
             f"{first}: a step of {amount(ends[first] * factor)} {unit}, and no other split is "

@@ -1,5 +1,5 @@
-"""Which units of an FSDP model are unsharded, and when: a lane per unit, a bar from its unshard to
-its reshard.
+"""Which units of an FSDP model are unsharded, and when: a lane per unit, and a bar from its unshard
+to its reshard.
 
 root     [==============|===============]
 unit 0      [=]                      [=]
@@ -20,12 +20,13 @@ PHASE = {"forward": OP_COLOR["F"], "backward": OP_COLOR["B"]}
 
 @drawing
 def units_unsharded(events, names):
-    """A panel per way to run it, side by side; from left to right the events of a step, in their
-    order.
+    """A panel per way to run a step, side by side. The x axis counts the events of the step in
+    their order.
 
     events: {"FSDP": [(seconds, "unshard" or "reshard", index), ...], "prefetching": [...]}; 1 or 2
-    of them. index: that of a unit, or None for the root. From an unshard of the root on, a unit's
-    first, third, ... unshard is forward's, the others are backward's.
+    of them. index: that of a unit, or None for the root. An unshard of the root begins a forward
+    pass; after it, a unit's first, third, ... unshard belongs to a forward pass and the others to a
+    backward pass.
     names: of the units, such as ["block 0", ...]; at most 12.
     Raises ValueError for another number of panels or names, or an event of another kind or index.
     """
@@ -87,7 +88,7 @@ def units_unsharded(events, names):
 
 
 def _lanes(upper, spans, lanes, cuts, end):
-    """A bar while a unit is unsharded, in the colour of the phase, split where another phase
+    """A bar while a unit is unsharded, in the colour of the phase, and divided where another phase
     begins."""
     for y, index in enumerate(lanes):
         box(upper, 0, y - 0.42, end, 0.84, LANE, ec="none", zorder=0)
@@ -102,8 +103,8 @@ def _lanes(upper, spans, lanes, cuts, end):
 
 
 def changes(name, events, n_units):
-    """The events in their order, without those that change nothing: an unshard of an unsharded
-    unit, or a reshard of a sharded one.
+    """The events in their order, without those that change nothing: an unshard of a unit that is
+    unsharded already, or a reshard of a sharded one.
 
     Raises ValueError for an event of another kind or index.
     """
@@ -122,8 +123,8 @@ def changes(name, events, n_units):
 
 
 def unsharded_spans(events):
-    """{index: [(begin, end), ...]}, in numbers of events: when a unit was unsharded. A unit that is
-    never resharded stays so."""
+    """{index: [(begin, end), ...]}: when each unit was unsharded, counted in events. A unit that is
+    never resharded stays unsharded until the end."""
     spans, since = {}, {}
     for x, (_, what, index) in enumerate(events):
         if what == "unshard":
@@ -136,7 +137,7 @@ def unsharded_spans(events):
 
 
 def how_many(spans, x):
-    """Units that are unsharded right after event x, without the root."""
+    """The number of units that are unsharded right after event x, without the root."""
     return sum(
         begin <= x < end
         for index, of_unit in spans.items()
@@ -146,11 +147,11 @@ def how_many(spans, x):
 
 
 def phases(events):
-    """[(number of the event with which it begins, "forward" or "backward"), ...]."""
+    """[(number of the event with which the phase begins, "forward" or "backward"), ...]."""
     found, times = [(0, "forward")], {}
     for x, (_, what, index) in enumerate(events):
         if what == "unshard":
-            # the root begins a forward
+            # an unshard of the root begins a forward pass
             times = {} if index is None else {**times, index: times.get(index, 0) + 1}
             phase = "forward" if index is None or times[index] % 2 else "backward"
             if phase != found[-1][1]:

@@ -1,11 +1,11 @@
 """Which version of its weights does each forward and each backward of a PipeDream stage read?
 
-    version 2                          [F5]       a box lies on the row of the version that it reads
+    version 2                          [F5]       a box is drawn in the row of the version it reads
     version 1              [F4]
-    version 0  [F0][F1] [ B0 ]   [ B1 ]           with stashing: F and B of a mini-batch on one row
-                                                  without: B on a higher one, the newest
+    version 0  [F0][F1] [ B0 ]   [ B1 ]           with stashing: F and B of a mini-batch in one row
+                                                  without: B in a higher one, the newest
 
-Narayanan et al. 2019. Version k: the weights after k updates of this stage.
+Source: Narayanan et al. 2019. Version k is what the weights are after k updates of this stage.
 """
 
 from lib.pipeline.actions import Action
@@ -19,14 +19,14 @@ from lib.plots.style import ALARM, FAINT, OP_COLOR, drawing
 
 @drawing
 def stage_versions(reads):
-    """A panel per way to run PipeDream; a row per version; boxes F and B over time, joined for each
-    mini-batch.
+    """A panel per way to run PipeDream, a row per version of the weights. Boxes F and B are drawn
+    over time, and a line joins those of each mini-batch.
 
     reads: {"with stashing": {Action: version}, "without": {Action: version}}, of all p stages and n
-        mini-batches each, as `versions(p, n, stashing)` foretells them or `PipeDream.reads` of the
-        ranks, put together; 1 or 2 of them.
-    Stage 0's are drawn, the oldest. Boxes are placed as 1F1B places them if B takes as long as two
-    F.
+        mini-batches each, as `versions(p, n, stashing)` predicts them or `PipeDream.reads` of all
+        ranks together; 1 or 2 of them.
+    Stage 0 is drawn, because it reads the oldest versions. The boxes are where 1F1B places them if
+    B takes as long as two F.
     Raises ValueError for another number of ways, or for other actions than 1F1B's.
     """
     if not 1 <= len(reads) <= 2:
@@ -83,8 +83,8 @@ def stage_versions(reads):
 
 
 def _panel(axes, bars, reads, held, inches):
-    """What is held, boxes on the versions that they read, and lines that join F and B;
-    inches: of a unit of time."""
+    """The versions in memory, boxes in the rows of the versions that they read, and lines from F to
+    B. inches: width of a unit of time on the page."""
     for version, (since, until) in held.items():
         box(axes, since, version - 0.42, until - since, 0.84, OP_COLOR["idle"], ec="none", zorder=1)
     backward = {bar.action._replace(kind="F"): bar for bar in bars if bar.action.kind == "B"}
@@ -92,7 +92,7 @@ def _panel(axes, bars, reads, held, inches):
         middle, (before, after) = (b.start + b.end) / 2, (reads[f.action], reads[b.action])
         axes.plot([f.end, b.start if before == after else middle], [before, before], color=FAINT,
                   lw=1.0, zorder=2)  # fmt: skip
-        # how many updates lie between: from the row of its forward up to where backward is
+        # a line across the updates in between, from the row of the forward up to the backward
         if before != after:
             axes.plot([middle, middle], [before, after - 0.36], color=ALARM, lw=1.8, zorder=4)
     for bar in bars:
@@ -103,11 +103,11 @@ def _panel(axes, bars, reads, held, inches):
 
 
 def held_spans(bars, reads):
-    """{version: (since when, until when)} it is in memory: while it is the newest, or a
-    backward will read it."""
-    # version k+1 from the end of the k-th B on
+    """{version: (begin, end)} of the time in which it is in memory: while it is the newest, or as
+    long as a backward still has to read it."""
+    # B number k, counted from 0, ends with the update that makes version k+1
     updates = [bar.end for bar in bars if bar.action.kind == "B"]
-    # without the one that the last B makes
+    # the version that the last B makes is left out
     newest = dict(enumerate(zip([0, *updates], updates, strict=False)))
     last_read = {}
     for bar in bars:
@@ -116,8 +116,8 @@ def held_spans(bars, reads):
 
 
 def most_at_once(spans):
-    """The most of the spans (from, until) at one moment; one that begins where another ends
-    is not beside it."""
+    """The largest number of spans (begin, end) at one moment. A span that begins where another ends
+    does not overlap it."""
     return max(
         sum(since <= at < until for since, until in spans.values()) for at, _ in spans.values()
     )
