@@ -20,8 +20,9 @@ def test_every_component_of_the_cost_model_has_a_part():
         lab6.gpu("A100-80GB"),
         lab6.stacks()[lab6.DEFAULT_STACK],
     )
-    plan = lab6.Plan(1536, 1, 8, 8, 16, zero=1, sequence_parallel=True)
+    plan = lab6.Plan(1536, 1, 8, 8, 16, zero=1, sequence_parallel=True, offload=0.5)
     seconds = step_seconds(shape, plan, device, stack)
+    assert seconds["offload"] > 0
     needs = lab6.memory(shape, plan, stack)
     assert sum(grouped(seconds, SECONDS).values()) == pytest.approx(sum(seconds.values()))
     assert sum(grouped(needs, BYTES).values()) == pytest.approx(sum(needs.values()))

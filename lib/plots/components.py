@@ -1,11 +1,11 @@
 """Where a plan's seconds and bytes go, part by part: several plans ranked by time, or one plan
 compared with the best.
 
-    [ matmuls ][ other kernels ][ tp ][ pp ][ bubble ][ dp ][ optimizer ]
+    [ matmuls ][ other kernels ][ tp ][ pp ][ bubble ][ dp ][ optimizer ][ offload ]
 
-tp, pp and dp are the messages along these axes. The cost model divides a step into eleven parts
-(lib.cost.step), and the figures merge those that a reader would add up anyway. A twelfth, offload,
-is not drawn: `grouped` refuses it.
+tp, pp and dp are the messages along these axes, and offload is the way of activations to the host's
+memory and back. The cost model divides a step into twelve parts (lib.cost.step), and the figures
+merge those that a reader would add up anyway.
 """
 
 import textwrap
@@ -26,6 +26,7 @@ SECONDS = {  # {part that is drawn: (colour, the cost model's components that it
     "bubble": (OP_COLOR["idle"], ("bubble",)),
     "dp": (AXIS_COLOR["dp"], ("sharding",)),
     "optimizer": (RANK_COLORS[7], ("optimizer",)),
+    "offload": ("#300048", ("offload",)),
 }
 PRODUCTS, MORE = "matmuls", "more matmuls"
 BYTES = {
