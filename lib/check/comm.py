@@ -1,5 +1,5 @@
 """The collectives that an answer is given. They compute what lib's compute, record every call, and
-never hang.
+never hang. In this example, rank 0 calls with ranks that never join:
 
     round      1                      2                      3
     rank 0     n=4 on ranks 0 2 4 6   waits                  waits: rank 2 is over, so a Clash

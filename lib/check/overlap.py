@@ -72,7 +72,7 @@ class Gates:
         return self
 
     def __exit__(self, *_):
-        """The answer's function has returned, or raised."""
+        """Called when the answer's function has returned, or raised."""
         self.end()
         self.over()
 
@@ -89,7 +89,7 @@ class Gates:
                 self.early = self.early or self._until(lambda: self.returned, waits, LINGER)
 
     def pass_one(self, *seen):
-        """Called where a layer is done. at_gate(gates passed before, *seen) inspects the memory."""
+        """Called when a layer is done. at_gate(gates passed before, *seen) inspects the memory."""
         if self.at_gate:
             self.at_gate(self.passed, *seen)
         with self.changed:
@@ -99,11 +99,11 @@ class Gates:
                 self.begun_in_time = self._until(lambda: self.begun, self._nobody_will_begin)
 
     def end(self):
-        """Backward has ended."""
+        """Called when backward has ended."""
         self._set("ended")
 
     def over(self):
-        """The answer's function has returned."""
+        """Called when the answer's function has returned."""
         self._set("returned")
 
     def _until(self, done, hopeless, patience=PATIENCE):

@@ -1,8 +1,10 @@
-"""Tensors of a check: random ones, and what is wrong with one that is not as expected.
+"""Makes random tensors for checks, and finds out what is wrong with a tensor that is not as
+expected.
 
-    compared(where, what, got, want)    kinds "returned", "form", "value", or None
+    compared(case, what, got, want)    a Problem of kind "returned", "form" or "value", or None
 
-facts: what (which tensor), got (its form), dtype, shape, floats, dims, nan, narrowed.
+The facts of such a Problem, which hints look at, are: case; what (which tensor it is); got (its
+form); dims; and the flags dtype, shape, floats, nan and narrowed, which say what is wrong.
 """
 
 import torch
@@ -28,7 +30,7 @@ def draw(seed, *shape):
 def compared(case, what, got, want):
     """The Problem of a tensor that differs from the expected one by more than rounding, or None."""
     if torch.is_tensor(got) and got.dtype == want.dtype and torch.equal(got, want):
-        return None  # most are, and this is quick
+        return None  # this is quick, and holds for most tensors
     facts = {"case": case, "what": what, "got": form_of(got)}
     facts |= {"dtype": False, "shape": False, "nan": False}
     forms = f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}"

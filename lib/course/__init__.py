@@ -1,39 +1,49 @@
-"""Everything around a notebook that is not its content: generate, execute, validate, grade.
+"""Everything around the notebooks that is not their content: they are generated, executed,
+validated and graded here.
 
-    solutions/lab0_*.ipynb  --execute-->  same file, with outputs  (the single source of truth)
+We write only the solution notebooks by hand, and make all others from them.
+
+    solutions/lab0_*.ipynb  --execute-->  the same file, with outputs
                             --build---->  labs/lab0_*.ipynb        (what students get)
-                            --open----->  labs/mine/lab0_*.ipynb   (a student's own, never replaced)
+                            --open----->  labs/mine/lab0_*.ipynb   (a student's, never replaced)
     a student's notebook    --grade---->  points per exercise, as a table, JSON and JUnit XML
-    a folder of them        --grade---->  the same for a class, and a page of feedback each
+    a folder of them        --grade---->  the same for a class, and a feedback page per student
 
 `python -m lib.course --help` lists the commands. Nothing here imports torch.
 
-notebook.py build.py execute.py            notebooks as data; students' from ours; outputs stored
-validate.py lint.py reach.py               a lab is sound: five proofs; the rules of the first;
-                                           what answers reach
-nbval_run.py nbval_plugin.py temporary.py  a notebook run by nbval, in its own process and folder
-core.py hours.py                           what is not optional; how long it takes a student
-mine.py carry.py edition.py answers.py     a student's copy, brought to a new edition;
-                                           whose cells answer what
-grade.py merge.py report.py                one notebook: answers put into ours, points, a table
-output_cap.py tamper.py                    in its kernel: endless output, signs of a forged report
-classroom.py submissions.py people.py      a class: who handed in what and when, some at a time
-tables.py summary.py                       what its teacher gets, and learning platforms import
+notebook.py build.py execute.py            notebooks as data; makes the students' notebooks;
+                                           stores outputs
+validate.py lint.py reach.py               proves that a lab is sound; the rules of the first proof;
+                                           which cells an answer can reach
+nbval_run.py nbval_plugin.py temporary.py  runs a notebook with nbval; what nbval itself lacks;
+                                           temporary folders
+core.py hours.py                           which sections are optional; how long a lab takes
+mine.py carry.py edition.py answers.py     a student's copy; merges it with a new edition; which
+                                           edition it is; which cell answers which exercise
+grade.py merge.py report.py                grades one notebook; puts the answers into ours;
+                                           prints the points
+output_cap.py tamper.py                    in the graded kernel: stops endless output, and looks
+                                           for signs of a forged report
+classroom.py submissions.py people.py      grades a class; finds the submissions; who handed in
+                                           which file, and when
+tables.py summary.py                       what a teacher gets: tables, also for learning platforms;
+                                           the class at a glance
 feedback.py gradescope.py                  what a student gets, here and on Gradescope
-sandbox.py supervisor.py namespaces.py     the sandbox: what is asked, who holds it, namespaces
-install.py publish.py                      what make setup runs;
-                                           where the repository's address is shown
-release.py strip_solutions.py bytecode.py  a folder for students: what is left out, compiled;
-                                           bundle/ beside
-packages.py layers.py                      the picture of lib's packages
+sandbox.py supervisor.py namespaces.py     the sandbox: chooses it; runs a command in it; Linux's
+                                           namespaces
+install.py publish.py                      what `make setup` runs; where the repository's address
+                                           is shown
+release.py strip_solutions.py bytecode.py  writes the folder for students (bundle/ has files for
+                                           it); takes solutions out of lib; compiles them
+packages.py layers.py                      draws lib's packages; lays out the graph
 book/                                      the labs as pages for a browser
 """
 
 import sys
 
-# Importing nbformat would have jsonschema build a grammar of web addresses, a second of work in
-# every process that is started here. It does without where that module is missing; no notebook is
-# checked for them.
+# When nbformat is imported, jsonschema builds a grammar of web addresses, which takes a second in
+# every process that we start. It skips that if this module is missing, and we lose nothing, because
+# no notebook is checked for web addresses.
 sys.modules.setdefault("rfc3987_syntax", None)
 
 __all__ = [

@@ -1,7 +1,7 @@
 """`python -m lib.course <command>`: the commands behind `make notebooks`, `validate` and `grade`.
 
-Exit code 0: done (a graded notebook may have any number of points). 1: something failed, and was
-named. 2: usage.
+The exit code is 0 if the command did its work, however many points a graded notebook has; 1 if
+something failed, which is named; and 2 for a wrong command line.
 """
 
 import argparse
@@ -39,7 +39,8 @@ from . import (
 )
 from .notebook import CourseError
 
-# labs that are validated at the same time; of three, measurements are taken again and again
+# Labs that are validated at the same time. With three, the machine is so busy that measurements are
+# repeated again and again.
 AT_A_TIME = 2
 
 
@@ -158,8 +159,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `argv`; returns the exit code. What a person has to put right
-    goes to stderr."""
+    """Run the command line `argv` and return the exit code. What a person has to put right is
+    printed to stderr."""
     args = parser().parse_args(argv)
     try:
         return run(args)
@@ -171,7 +172,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"error: {notebook.refusal(error)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # what was started has been ended on the way here
+    except KeyboardInterrupt:  # what was started has been ended already
         class_ = args.command == "grade" and args.out
         go_on = ": run the same command again, and it continues where it stopped"
         print(f"stopped{go_on if class_ else ''}", file=sys.stderr)
@@ -179,7 +180,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what the command line asks; returns the exit code."""
+    """Do what the command line asks, and return the exit code."""
     root = args.root.resolve()
     if args.command == "grade":
         return run_grade(args, root)
@@ -229,11 +230,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
-    """Validate each lab in a process of its own, AT_A_TIME of them, for a notebook mostly waits for
-    its ranks.
+    """Validate each lab in a process of its own, AT_A_TIME of them at once, because a notebook
+    mostly waits for its ranks.
 
-    What they print comes lab by lab, as each is done, and of those that are not sound at the end,
-    where one looks first. Returns for each lab whether it is sound.
+    The output of each lab is printed when it is done; that of labs that are not sound comes at the
+    end, where one looks first. Returns for each lab whether it is sound.
     """
     processes, told, to_come, last = {}, set(), [*range(len(labs))], []
     with contextlib.ExitStack() as stack:
@@ -246,7 +247,7 @@ def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
                     None,
                 )
                 if to_come and running < AT_A_TIME:
-                    # the later labs take longer: none of them should be left alone at the end
+                    # the later labs take longer, so none of them should run alone at the end
                     i = to_come.pop()
                     command = [
                         sys.executable,
@@ -273,15 +274,15 @@ def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
                     time.sleep(0.1)
         finally:
             for process in processes.values():
-                process.terminate()  # of those that still run; each ends what it started
+                process.terminate()  # if it still runs; it ends what it has started
                 process.wait()
     print(*last, sep="", end="", flush=True)
     return [processes[i].returncode == 0 for i in range(len(labs))]
 
 
 def run_grade(args: argparse.Namespace, root: Path) -> int:
-    """Grade one notebook, print its table, write JSON and JUnit where asked. Of a folder:
-    see run_class."""
+    """Grade one notebook: print its table, and write the files that were asked for. A folder is
+    graded by run_class."""
     (lab,) = notebook.labs(root, [args.lab])
     own = notebook.own_path(root, lab)
     path = args.notebook or (own if own.exists() else notebook.lab_path(root, lab))
@@ -315,18 +316,19 @@ def run_grade(args: argparse.Namespace, root: Path) -> int:
 
 
 def stop_when_stdin_closes() -> None:
-    """Whoever started us holds the other end: when that is gone, we stop as if we were told to."""
+    """Stop this process once its input closes, because then the process that started it has
+    ended."""
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def due(text: str) -> datetime:
-    """A time as ISO 8601 has it; without a zone, that of this machine."""
+    """Parse a time in ISO 8601. If it has no time zone, this machine's is meant."""
     return datetime.fromisoformat(text).astimezone()
 
 
 def one_notebook(folder: Path) -> Path:
-    """The notebook that a student has uploaded; Gradescope puts all files into one folder."""
+    """The only notebook in `folder`, in which Gradescope puts all files that a student uploads."""
     found = sorted(folder.rglob("*.ipynb"))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
@@ -335,8 +337,8 @@ def one_notebook(folder: Path) -> Path:
 
 
 def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
-    """Grade a folder of notebooks into --out; 1 if some could not be graded: named, and
-    tried again next time."""
+    """Grade a folder of notebooks into --out. Returns 1 if some could not be graded, which are
+    named and tried again next time."""
     if not args.out:
         raise CourseError(f"{args.notebook} is a folder: say with --out where its results go")
     says = sandbox.held(terms.sandbox).says

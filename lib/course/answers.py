@@ -1,10 +1,10 @@
-"""Which cells of a student's notebook answer an exercise: for grading (merge.py) and for a new
-edition (carry.py).
+"""Finds the cells of a student's notebook that answer an exercise, in order to grade them
+(merge.py) or to put them into a new edition (carry.py).
 
-An answer is found by grade_id, else by cell id, else by the function or class it defines. Copying a
-cell in JupyterLab copies its grade_id: of several, the last that is not the stub counts. Where an
-exercise was renamed since the edition that the student began with, the answer's identifiers are
-renamed with it, by the table lib/check/renamed.json.
+An answer is found by grade_id, else by cell id, else by the function or class that it defines. If a
+student copies a cell in JupyterLab, its grade_id is copied too, so there may be several such cells.
+The last one that is not the stub counts. If an exercise was renamed since the edition that the
+student began with, the identifiers in the answer are renamed by the table lib/check/renamed.json.
 """
 
 import ast
@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 from . import edition, notebook
 
 MAX_BYTES = 20_000_000
-OLDER = (1, 2, 3)  # formats of notebooks that are converted
+OLDER = (1, 2, 3)  # notebook formats that are converted to 4
 RENAMED = json.loads(
     (Path(__file__).parents[1] / "check" / "renamed.json").read_text(encoding="utf-8")
 )["exercises"]  # {exercise: {old identifier: new identifier}}
@@ -29,9 +29,9 @@ RENAMED = json.loads(
 
 @dataclass(frozen=True)
 class Found:
-    """source: the answer, or the stub if there is none. written: whether the student has written
-    it, and theirs: as it is in the student's file. missing: whether no cell for it was found, not
-    even the stub. notes: what the student should know."""
+    """The answer to one exercise. source: the answer, or the stub if there is none. written: True
+    if the student has written it. theirs: its text in the student's file. missing: True if no cell
+    for it was found, not even the stub. notes: what the student should know."""
 
     source: str
     written: bool
@@ -43,15 +43,15 @@ class Found:
 def read_submission(path: Path) -> tuple[list[NotebookNode], str]:
     """The code and text cells of a student's notebook, and why it cannot be read ("" if it can).
 
-    Anything may stand in the file; cells that are no cells are left out. Raises OSError if there is
-    no such file.
+    The file may contain anything, so we leave out what is not a cell. Raises OSError if there is no
+    such file.
     """
     nb, trouble = read_notebook(path)
     return nb.cells, trouble
 
 
 def read_notebook(path: Path) -> tuple[NotebookNode, str]:
-    """As read_submission, but the notebook, with its metadata; one without cells where it
+    """Like read_submission, but returns the notebook with its metadata; it has no cells if the file
     cannot be read."""
     size, nothing = path.stat().st_size, nbformat.v4.new_notebook()
     if size > MAX_BYTES:
@@ -89,8 +89,8 @@ def _major(text: str) -> object:
 
 
 def outside(cells: list[NotebookNode], name: str) -> str:
-    """Where the student defines `name` outside the cells that are graded, in words; "" if nowhere,
-    or in one of those as well."""
+    """Where the student defines `name` outside of the graded cells, in words. "" if nowhere, or if
+    a graded cell defines it as well."""
     graded = [notebook.nbgrader(cell).get("grade_id") for cell in cells]
     defining = [
         (number, cell, grade_id)
@@ -129,11 +129,11 @@ def find(
     stub: str,
     older: frozenset[str] = frozenset(),
 ) -> Found:
-    """What the student's `cells` have in the place of `cell`, an answer cell of our notebook
+    """Find in the student's `cells` the answer to `cell`, an answer cell of our notebook
     `canonical`.
 
-    stub: its source before anything is written. older: the fingerprints of the edition that the
-    student began with; a cell that still has one of them has nothing of the student's in it.
+    stub: the source of `cell` before anything is written. older: the fingerprints of the edition
+    that the student began with. The student has not changed a cell that still has one of them.
     """
     name = notebook.grade_id(cell)
     theirs = {}  # {source in today's names: as it is in the student's file}
@@ -163,8 +163,8 @@ def find(
 
 
 def _todays_names(source: str, exercise: str) -> str:
-    """`source` with the identifiers that this exercise has today, if it defines what the exercise
-    was called once, or is called now; else as it is."""
+    """`source` with the identifiers that this exercise has today. It is not changed unless it
+    defines the exercise by its present name or one of the old identifiers."""
     names = RENAMED[exercise]
     if not _defines(source) & {exercise, *names}:
         return source
@@ -197,7 +197,7 @@ def _candidates(
     what they define."""
     others = [other for other in canonical.cells if other.id != cell.id]
     taken = {notebook.nbgrader(other).get("grade_id") for other in others} - {None}
-    given = {other.source.strip() for other in others}  # our worked examples are nobody's answer
+    given = {other.source.strip() for other in others}  # a copy of our example is no answer
     free = [c for c in cells if _is_code(c)]
     free = [c for c in free if not _claims(c, taken) and c.source.strip() not in given]
     names = _defines(cell.source)

@@ -1,5 +1,5 @@
-"""From a solution notebook to the student's: the same cells, without solutions, hidden tests and
-outputs.
+"""Makes a student's notebook from a solution notebook: the same cells, without solutions, hidden
+tests and outputs.
 
     def double(x):                        def double(x):
         \"\"\"Twice x.\"\"\"                        \"\"\"Twice x.\"\"\"
@@ -15,9 +15,9 @@ With an address in pyproject.toml (`project.urls.Repository`) the first cell fet
 there where lib is missing, and on GitHub the title gets a link to Colab and one to Kaggle. The
 metadata names the edition (edition.py).
 
-A pure function of its input: building twice gives the same bytes. A marker that is misspelt,
-nested, unbalanced or in a cell of another kind stops the build, for it would hand out the solution.
-A notebook in labs/ in which answers are written is not replaced.
+The result depends on the input alone, so building twice gives the same bytes. A marker that is
+misspelt, nested, unbalanced or in a cell of another kind stops the build, because otherwise
+students would get the solution. A notebook in labs/ that has answers in it is not replaced.
 """
 
 import ast
@@ -32,11 +32,11 @@ from . import core, edition, notebook
 from .notebook import CourseError
 
 SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
-# the role of the cells in which each marker may stand
+# {marker: the role of the cells in which it is allowed}
 WHERE = {SOLUTION: "answer", HIDDEN: "check"}
 MARKER = re.compile(r"(?P<indent>\s*)### (?P<edge>BEGIN|END) (?P<what>SOLUTION|HIDDEN TESTS)\s*")
 GITHUB = "https://github.com/"
-# in the first cell
+# finds the line of the first cell that reports a missing lib; FETCH takes its place
 LIB_IS_MISSING = re.compile(r"^    raise ImportError\(.*\) from None$", re.MULTILINE)
 FETCH = """
     import os, subprocess, sys                          # on Colab and Kaggle: the course is \
@@ -55,7 +55,7 @@ LIKE_A_MARKER = re.compile(
 
 
 def build(root: Path, *labs: str) -> dict[str, bool]:
-    """Generate labs/*.ipynb from solutions/*.ipynb; returns for each lab whether its file changed.
+    """Generate labs/*.ipynb from solutions/*.ipynb. Returns {lab: True if its file has changed}.
 
     Raises CourseError, and writes none of them, if one cannot be generated or would replace a
     student's answers.
@@ -74,11 +74,11 @@ def _of_lab_named(root: Path, lab: str) -> NotebookNode:
 
 
 def _refuse_to_replace_answers(root: Path, lab: str, new: NotebookNode) -> None:
-    """Raise CourseError if labs/`lab`.ipynb has answers in it, or is no notebook any more and may
+    """Raise CourseError if labs/`lab`.ipynb has answers in it, or cannot be read and therefore may
     have some.
 
-    An answer is a cell that differs from the stub of the edition which the file says it is; in a
-    file that does not say so, from the stub of the edition `new`.
+    An answer cell counts as answered if it differs from the stub of the file's own edition or, if
+    the file does not say which one that is, from the stub of the edition `new`.
     """
     path = notebook.lab_path(root, lab)
     if not path.exists():
@@ -99,7 +99,8 @@ def _refuse_to_replace_answers(root: Path, lab: str, new: NotebookNode) -> None:
 
 
 def of_lab(root: Path, lab: str) -> NotebookNode:
-    """labs/`lab`.ipynb, as solutions/ and pyproject.toml make it. Raises CourseError."""
+    """The notebook labs/`lab`.ipynb, made from solutions/ and pyproject.toml. Raises
+    CourseError."""
     student = student_notebook(notebook.read(notebook.solution_path(root, lab)))
     from_address(student, lab, address(root))
     edition.stamp(student)
@@ -107,8 +108,8 @@ def of_lab(root: Path, lab: str) -> NotebookNode:
 
 
 def address(root: Path) -> str:
-    """The repository's address, "" while pyproject.toml has none. Raises CourseError for another
-    kind of address."""
+    """The repository's address; "" if pyproject.toml has none. Raises CourseError if it is not of
+    the form https://HOST/OWNER/NAME."""
     project = root / "pyproject.toml"
     known = (
         tomllib.loads(project.read_text(encoding="utf-8"))["project"] if project.exists() else {}
@@ -146,8 +147,8 @@ def rented(name: str, address: str) -> tuple[str, str]:
 
 
 def student_notebook(solution: NotebookNode) -> NotebookNode:
-    """What the student gets. Raises CourseError with every problem found in
-    `solution`, one a line."""
+    """The student's notebook. Raises CourseError with all problems found in `solution`, one on each
+    line."""
     lab = copy.deepcopy(solution)
     notebook.normalise(lab)
     problems = [f"cell {cell_id!r}: {text}" for cell_id, text in notebook.problems(solution)]
@@ -172,8 +173,8 @@ def student_notebook(solution: NotebookNode) -> NotebookNode:
 
 
 def student_source(cell: NotebookNode) -> str:
-    """The cell's source as the student sees it: each solution replaced by a stub, hidden tests
-    gone.
+    """The cell's source as the student sees it: with a stub in place of each solution, and without
+    hidden tests.
 
     Raises CourseError naming the cell and line of a marker that is wrong.
     """

@@ -1,13 +1,14 @@
-"""Definitions, compiled: run by the Python that shall run them, for bytecode differs from release
-to release. Both ways as JSON:
+"""Compiles definitions. It is run by the Python that will later run them, because bytecode differs
+from release to release. Its input and output are JSON:
 
     stdin   {"lab0.ring_all_reduce": ["def ring_all_reduce(...", "lib/collectives/ring.py", 28],
              ...}
     stdout  {"tag": "cpython-311",
              "code": {"lab0.ring_all_reduce": base64 of the marshalled code, ...}}
 
-Every instruction gets the one line number given: what stands there says in a traceback whose code
-this is. Only the standard library is imported, so that any interpreter can run this file.
+All instructions of a definition get the one line number given. A traceback therefore shows that
+line of the file, the stub's signature or the call of `reference`. Only the standard library is
+imported, so that any interpreter can run this file.
 """
 
 import ast
@@ -18,7 +19,7 @@ import sys
 
 
 def compiled(text: str, file: str, line: int) -> bytes:
-    """The code object of `text`, marshalled, as if all of it stood on one line of `file`."""
+    """The marshalled code object of `text`, as if all of it were on one line of `file`."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):

@@ -1,5 +1,8 @@
-"""A student's notebook brought to a new edition of its lab: the new cells, with what the student
-wrote.
+"""Merges a student's notebook with a new edition of its lab. The result has the cells of the new
+edition, and in them what the student wrote.
+
+The table says for each cell what it has after the merge, depending on what became of it in the
+student's copy and in the new edition.
 
     cell                    the student's copy  the new edition     after the merge
     answer                  written             any                 the student's,
@@ -12,8 +15,8 @@ wrote.
     the student's own cell                      not there           stays after the one before it
     changed, then removed from the course       not there           stays as the student's own cell
 
-What the student changed is known from the fingerprints that edition.py stored. Outputs stay where
-the source does.
+The fingerprints that edition.py stored show what the student has changed. A cell keeps its outputs
+if its source stays the same.
 """
 
 import copy
@@ -28,11 +31,11 @@ from . import answers, edition, notebook
 
 @dataclass
 class Carried:
-    """notebook: the new edition with the student's work. answers: grade_ids of the answers that
-    were carried over, and outdated: those of them whose exercise has changed. changed, given_up:
-    ids of other cells that the student had changed, which kept that change or lost it. own: the
-    number of the student's own cells. found: whether there was any answer cell. notes: on how
-    answers were found."""
+    """The result of a merge. notebook: the new edition with the student's work. answers: grade_ids
+    of the answers that were carried over. outdated: those of them whose exercise has changed.
+    changed, given_up: ids of other cells that the student had changed, and that kept this change or
+    lost it. own: the number of the student's own cells. found: True if there was any answer cell.
+    notes: on how answers were found."""
 
     notebook: NotebookNode
     answers: list[str] = field(default_factory=list)
@@ -45,8 +48,8 @@ class Carried:
 
 
 def carry_over(new: NotebookNode, old: NotebookNode) -> Carried:
-    """The new edition `new` of a lab, with what the student wrote in `old`. Pure:
-    neither is changed."""
+    """Merge what the student wrote in `old` into `new`, the new edition of the lab. Neither of them
+    is changed."""
     before, result = edition.cells(old), Carried(copy.deepcopy(new))
     theirs, missing, taken = {cell.get("id"): cell for cell in old.cells}, [], set()
     for cell in result.notebook.cells:
@@ -120,7 +123,7 @@ def _own_cells(
     ours = {cell.id: cell for cell in result.notebook.cells}
     texts = {edition.fingerprint(cell.source): cell.id for cell in ours.values()}
     ids_kept = any(cell.get("id") in ours for cell in old.cells)
-    after, place = {None: []}, None  # {id of the cell that they follow, None at the top: cells}
+    after, place = {None: []}, None  # {id of the cell that they follow (None: top): cells}
     for cell in old.cells:
         name, text = cell.get("id"), edition.fingerprint(cell.source)
         if name in ours:

@@ -1,12 +1,13 @@
-"""Grade a class: every submission in a process of its own, some at a time, each once.
+"""Grades a class: each submission once, in a process of its own, several at a time.
 
     submissions/  --one `python -m lib.course grade` each-->  out/students/alice.json  (result, key)
-                                                              out/points.csv, ...      (feedback.py)
+                                                              out/points.csv, ...      (tables.py)
 
-A student whose file in students/ carries today's key (submissions.py) is not graded again: an
-interrupted run goes on where it stopped, and a corrected check regrades everybody. No paths or
-process ids are stored, and of times only the minutes that grading took, rounded up, so the same
-folder graded twice gives the same bytes. Submissions are only read.
+The key of a record is a hash of all that the points depend on (submissions.py). A student whose
+record has today's key is not graded again. An interrupted run therefore continues where it stopped,
+and after a check was corrected, all students are graded again. The records contain no paths or
+process ids, and the only time is the minutes that grading took, rounded up, so that two runs on the
+same folder nearly always give the same bytes. Submissions are only read.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from .notebook import CourseError
 from .submissions import Submission, Terms
 
 AFTER_LIMIT = 120  # seconds that a grading process may take beyond its notebook's total limit
-RUNNING = ".running-"  # how the folder in `out` begins in which results lie until they are stored
+RUNNING = ".running-"  # prefix of the folder in `out` with the results that are not stored yet
 POLL = 0.1  # seconds between two looks at what runs
 
 
@@ -36,8 +37,8 @@ def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
     """Grade all submissions in `folder`, `jobs` at a time; returns their records, by student.
 
     A record is {"student", "key", "result" (see grade.grade_notebook), "trouble", "minutes" (that
-    grading took, rounded up)}; where the grader itself failed, "result" is None, "trouble" says
-    why, and the next run tries again. Raises CourseError where nothing can be graded.
+    grading took, rounded up)}. If the grader itself failed, "result" is None, "trouble" says why,
+    and the next run tries again. Raises CourseError if nothing can be graded.
     """
     folder, out = folder.resolve(), out.resolve()
     if out.is_relative_to(folder):
@@ -73,7 +74,7 @@ def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write `text` in one step: the file is there in full or not at all."""
+    """Write `text` in one step, so that no other process sees a file that is written in part."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8", newline="")
     os.replace(part, path)
@@ -90,8 +91,8 @@ def _finished(students: Path, student: str, wanted: str) -> dict | None:
 
 @dataclass(frozen=True)
 class _Job:
-    """One notebook being graded. answer: where its result goes; what else is said goes to a
-    file beside it."""
+    """One notebook that is being graded. answer: the file for its result; what the process prints
+    to stderr goes to a file next to it."""
 
     one: Submission
     answer: Path
@@ -102,8 +103,8 @@ class _Job:
 def _graded(
     waiting: list[Submission], folder: Path, out: Path, terms: Terms, jobs: int
 ) -> Iterator[tuple[Submission, dict | None, str, int]]:
-    """(submission, result or None, trouble, minutes), as they are finished. On the way out, what
-    still runs is ended."""
+    """Yield (submission, result or None, trouble, minutes) as gradings finish. In the end, and
+    after an error, the processes that still run are ended."""
     for one in waiting:
         if one.path is None:
             yield one, grade.nothing(terms.lab, terms.root, one.trouble), "", 0
@@ -125,17 +126,17 @@ def _graded(
                         _end(job)
         finally:
             for job in running:
-                # all at once, for each takes a moment to end what it started
+                # first tell all of them, because each needs a moment to end what it started
                 job.process.terminate()
             for job in running:
                 _end(job)
 
 
 def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _Job:
-    """Start grading one notebook, in a session of its own: Ctrl-C reaches us, and we end it in good
-    order.
+    """Start grading one notebook, in a session of its own, so that Ctrl-C reaches only us and we
+    can end it in good order.
 
-    If we are killed, its input closes, and it ends by itself what it started.
+    If we are killed, its input closes, and it ends by itself, with all that it started.
     """
     command = [
         sys.executable,
@@ -175,8 +176,8 @@ def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _
 
 
 def _end(job: _Job) -> None:
-    """End one grading process; it ends what it started, and its supervisor goes
-    with it if it cannot."""
+    """End one grading process. It ends what it started; if it no longer can, its supervisor
+    does."""
     job.process.terminate()
     job.process.stdin.close()
     try:

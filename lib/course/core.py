@@ -1,4 +1,4 @@
-"""The core path of a lab: what is left when its optional sections are skipped.
+"""Finds the core path of a lab: what is left if a student skips its optional sections.
 
     ## 6. What it costs                                         core
     ### Exercise: predict, and choose                           core
@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 
 HEADING = re.compile(r"(?P<level>#{1,6}) (?P<text>.+)")
 OPTIONAL = re.compile(r"\([^()]*\b(?:optional|bonus|outside the core path)\b[^()]*\)\s*$")
-# of JupyterLab, in the metadata of a heading's cell
+# the key with which JupyterLab collapses a heading, in the metadata of its cell
 COLLAPSED = "jp-MarkdownHeadingCollapsed"
 
 
@@ -28,7 +28,7 @@ def is_optional(heading: str) -> bool:
 
 
 def parts(nb: NotebookNode) -> Iterator[tuple[NotebookNode, str, bool]]:
-    """Each cell with its source, and whether that belongs to the core.
+    """Yield each cell with its source, and whether that belongs to the core.
 
     A text cell with several headings gives a part for each of them.
     """
@@ -62,7 +62,7 @@ def collapse(nb: NotebookNode) -> None:
 
 
 def _by_heading(source: str) -> list[str]:
-    """The source, split before each heading; a line in a fenced block of code is none."""
+    """The source, split before each heading. A line in a fenced block of code is no heading."""
     found, fenced = [[]], False
     for line in source.split("\n"):
         fenced ^= line.lstrip().startswith("```")

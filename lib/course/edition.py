@@ -54,7 +54,7 @@ def answered(nb: NotebookNode, stubs: dict[str, str] | None = None) -> list[str]
     """The grade_ids of the answer cells of `nb` that are no longer the stub of its own edition.
 
     stubs: {cell id: fingerprint} for a notebook without an edition. Without either, each answer
-    cell counts but for an empty one of helper functions.
+    cell counts, except an empty one for helper functions.
     """
     stubs = cells(nb) or stubs or {}
     found = [cell for cell in nb.cells if notebook.role(cell) == "answer"]

@@ -1,10 +1,11 @@
-"""Execute a solution notebook and store its outputs, so that the same sources give the same bytes.
+"""Executes a solution notebook and stores its outputs, so that the same sources give the same
+bytes.
 
-What would differ from run to run is not stored: no times of cells (but their sum, rounded: see
-hours.py), no widget state, streams as one piece whatever the pieces they arrived in; execution
-counts are 1, 2, 3, ... The kernel is this Python (not whatever is registered as "python3" on the
-machine), it works in the notebook's folder, LAB_STATIC=1 asks figures to be static, and
-LAB_CLAIMS=hold that what is measured shows what its sentence says.
+We do not store what would differ from run to run: the times of cells (except their sum, rounded:
+see hours.py), the state of widgets, and the pieces in which a stream arrived, which are joined.
+Execution counts are 1, 2, 3, ... The kernel is this Python, and not the one that is registered as
+"python3" on the machine. It works in the notebook's folder. LAB_STATIC=1 asks for static figures,
+and LAB_CLAIMS=hold requires that each measurement shows what its sentence says.
 """
 
 import os
@@ -23,17 +24,17 @@ from .notebook import CourseError
 
 
 class ThisPython(AsyncKernelManager):
-    """Starts kernels with the interpreter that runs us."""
+    """Starts kernels with the interpreter that runs this program."""
 
     def _kernel_spec_manager_default(self) -> NbvalKernelspecManager:
         return NbvalKernelspecManager()
 
 
 def execute(root: Path, lab: str, cell_timeout: int = 600) -> bool:
-    """Execute solutions/`lab`.ipynb in place; returns whether the file changed.
+    """Execute solutions/`lab`.ipynb in place. Returns True if the file has changed.
 
-    cell_timeout: seconds. Raises CourseError, the file left as it was, if a cell raises, hangs or
-    kills the kernel.
+    cell_timeout: seconds. Raises CourseError if a cell raises, hangs or kills the kernel; the file
+    then stays as it was.
     """
     path = notebook.solution_path(root, lab)
     nb = notebook.read(path)
@@ -53,10 +54,11 @@ def run(
 
     claims: LAB_CLAIMS, see lib/measuring/rounds.py.
 
-    Returns {cell id: seconds}. Raises CourseError.
+    Returns {cell id: seconds}. Raises CourseError, which names the cell, if one raises, hangs or
+    kills the kernel.
     """
     started = []  # cells, in order; the last is the one that failed
-    times = {}  # of a cell that has begun: when; of one that has ended: how long it took
+    times = {}  # {cell id: when it began, or how long it took if it has ended}
 
     def begin(cell, cell_index):
         started.append(cell)
@@ -81,7 +83,7 @@ def run(
             cell.outputs, cell.execution_count = [], None
     try:
         env = {**os.environ, "LAB_STATIC": "1", "LAB_CLAIMS": claims}
-        client.execute(env=env, stderr=subprocess.DEVNULL)  # the kernel's own log
+        client.execute(env=env, stderr=subprocess.DEVNULL)  # drops the kernel's own log
     except (CellExecutionError, CellTimeoutError) as error:
         raise CourseError(f"cell {started[-1].id!r}: {error}") from None
     except DeadKernelError:

@@ -1,8 +1,8 @@
-"""The page that a student receives: each exercise by its title, with points, the claim that failed,
-the hint, and the student's own code with the line that the claim names.
+"""Makes the page that a student receives: each exercise with its points, the claim that failed, the
+hint, and the student's own code, in which the line that the claim names is marked.
 
-Plain functions of a record: the same record gives the same bytes, and nothing is dated. Whatever a
-notebook made a message say is text here, not markup.
+The page depends only on the grading result and has no date, so the same result gives the same
+bytes. Whatever a notebook has put into a message is escaped, so that it is text and not markup.
 """
 
 import html
@@ -10,7 +10,7 @@ import re
 
 from .grade import LOOK, NOT_WRITTEN
 
-# a line of the answer, as a message names it
+# finds a line of the answer that a message names
 LINE = re.compile(r"\bline (\d+)(?: of \w+)?: (.+)")
 GREY = ' class="none"'
 NOT_TRIED = (NOT_WRITTEN, "missing")
@@ -37,7 +37,7 @@ HEAD = """<!doctype html>
 
 
 def page(name: str, result: dict) -> str:
-    """One student's page; name: of the student."""
+    """The page of one student as HTML. name: the student's. result: of grade.grade_notebook."""
     rows = "\n".join(map(_row, result["exercises"]))
     mine = [note for note in result["notes"] if not note.startswith(LOOK)]
     notes = "".join(f"<li>{html.escape(note)}</li>\n" for note in mine)
@@ -60,7 +60,7 @@ def _row(row):
     score = f"{row['points']:g} of {row['max_points']}{' bonus' if row['bonus'] else ''}"
     told = [row["status"], *([row["message"]] if row["message"] != row["status"] else [])]
     text = "<br>".join(html.escape(part) for part in told if part)
-    if row["parts"]:  # each says what is wrong with it; the first of them is the row's message
+    if row["parts"]:  # each with its own message; the row's is the first of them
         parts = "".join(map(_part, row["parts"]))
         text = f'{html.escape(row["status"])}\n<ul class="parts">{parts}</ul>'
     else:
@@ -88,7 +88,7 @@ def _hint(hint):
 
 
 def _code(row):
-    """The answer, and marked in it the lines that the messages name."""
+    """The student's answer, in which the lines that the messages name are marked."""
     told = " ".join([row["message"], *(part["message"] for part in row["parts"])])
     named = {(int(number), text) for number, text in LINE.findall(told)}
     cells = []
@@ -103,6 +103,7 @@ def _code(row):
 
 
 def _is_named(line, text):
-    """Does a message that goes on after the line, or breaks off in it, name this line?"""
+    """True if `text`, from a message, names this line. The message may go on after the line, or may
+    have been cut within it."""
     line = line.strip()
     return bool(line) and (text.startswith(line) or line.startswith(text.removesuffix("...")))

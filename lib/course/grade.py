@@ -1,18 +1,19 @@
-"""Grade one notebook: merge it, run it through nbval, give points per claim, and once more without
-what got stuck.
+"""Grades one notebook: merges the answers into our own notebook, runs that with nbval, and collects
+the points that its checks report. If an answer gets stuck, the rest is run again without it.
 
-Points come from the checks: each appends {"points", "max_points", "message"} to LAB_REPORT, and
-what was appended while a check cell ran belongs to that cell, within the points of its metadata. An
-answer that hangs or kills the kernel would take all later exercises with it, so it is replaced by
-the stub and the rest runs again in a fresh kernel:
+Each check appends {"points", "max_points", "message"} to the file LAB_REPORT. What was appended
+while a check's cell ran belongs to that check, and counts up to the points in the cell's metadata.
+An answer that hangs or kills the kernel would take all later exercises with it. We therefore
+replace it by its stub, and run the notebook again in a fresh kernel:
 
     run 1   setup  A ok   B hangs                   -> B: timeout
     run 2   setup  A      B's stub   C ok   D ok    -> every other exercise keeps its points
 
-Each exercise can be dropped once, and all runs together end at the total limit. Every run is shut
-in (sandbox.py). Not proof against hostile code: an answer runs in the same process as its check and
-can forge a report line. What of that was seen (tamper.py; a check that reports twice, or all points
-and then raises) stands in a note "look by hand".
+Each exercise can be dropped once, and all runs together end at the total limit. Every run is in a
+sandbox (sandbox.py). That is no proof against hostile code, because an answer runs in the same
+process as its check and can forge a report line. A note "look by hand" names the signs of it: a
+function that was replaced (tamper.py), a check that reports twice, or one that reports all points
+and then raises.
 """
 
 import re
@@ -27,12 +28,13 @@ from .notebook import CourseError, Exercise
 # the message of a check whose exercise still raises NotImplementedError
 NOT_WRITTEN = "not written yet"
 CELL_TIMEOUT, TOTAL_TIMEOUT = 180.0, 1800.0  # seconds
-# what nbval says of a check that printed something else than all points
+# nbval's message for a check whose output is not the stored one, which says "all points"
 DIFFER = "Cell outputs differ"
 UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 RAISED = re.compile(r"\brank \d+ raised ")
-TOLD = ("message", "where")  # of a part's report
+TOLD = ("message", "where")  # keys in the report of a bundle's part
 LOOK = "look by hand: "  # how a note begins that is meant for the instructor
+# what differs from run to run in a message: addresses, cells' file names, temporary folders
 BY_CHANCE = re.compile(r"0x[0-9a-fA-F]{4,}|(?<=ipykernel_)\d+/\d+|[^\s'\"]*/lab-(?:run|grade)-\w+")
 
 
@@ -48,17 +50,16 @@ def grade_notebook(
 ) -> dict:
     """Grade the notebook at `path` as a solution of `lab` ("0", "lab0" or "lab0_concepts").
 
-    limits: what its code may use. hidden: folders, besides the course's, that it finds empty where
-    this machine can have that. held: how it is shut in, by default in the strongest way that works
-    here.
+    limits: what its code may use. hidden: folders, besides the course's, that it finds empty if the
+    sandbox can do that. held: the sandbox, by default the strongest one that works here.
 
     Returns {"lab", "points", "max_points", "exercises": [{"id", "title", "points", "max_points",
     "bonus", "status", "message", "hint", "code": [the answer's cells], "parts": [of a bundle:
     {"id", "points", "max_points", "message", "hint"}]}], "notes": [str]}. A bonus exercise adds to
     "points" and not to "max_points". Statuses: "passed", "failed", "not written yet", "error",
-    "timeout", "kernel died", "missing". A notebook that cannot be read, or is none of this lab,
-    earns 0 points, and "unreadable" says why; CourseError is raised only if the grader itself
-    cannot work.
+    "timeout", "kernel died", "missing". A notebook that cannot be read, or is not one of this lab,
+    earns 0 points, and "unreadable" says why. Raises CourseError only if the grader itself cannot
+    work.
     """
     (lab,) = notebook.labs(root, [lab])
     canonical = notebook.read(notebook.solution_path(root, lab))
@@ -80,8 +81,8 @@ def grade_notebook(
 
 
 def nothing(lab: str, root: Path, trouble: str) -> dict:
-    """The result of a student of whom there is nothing that can be read; `trouble` says
-    why. 0 points."""
+    """The result, with 0 points, of a student whose notebook cannot be read. trouble: the
+    reason."""
     (lab,) = notebook.labs(root, [lab])
     exercises = notebook.exercises(notebook.read(notebook.solution_path(root, lab)))
     rows = {
@@ -92,7 +93,7 @@ def nothing(lab: str, root: Path, trouble: str) -> dict:
 
 
 def _whose(cells: list, lab: str, root: Path) -> str:
-    """Why nothing of a notebook can be graded: the lab that it belongs to, if that is known."""
+    """Why nothing in a notebook can be graded. If it is another lab's, this names that lab."""
     theirs = {notebook.nbgrader(cell).get("grade_id") for cell in cells} - {notebook.HELPERS}
     shared = {
         other: len(theirs & _grade_ids(notebook.read(notebook.solution_path(root, other))))
@@ -130,8 +131,8 @@ def _run_until_done(
     total_timeout: float,
     shut_in: dict,
 ) -> dict:
-    """Rows by exercise id. A row once written stands: a later run only adds what earlier
-    ones did not reach."""
+    """{exercise id: its row}. A row is never changed again: a later run only adds the exercises
+    that earlier runs did not reach."""
     deadline = time.monotonic() + total_timeout
     rows, dropped = {}, set()
     while True:
@@ -175,8 +176,8 @@ def _helpers(merged: merge.Merged) -> list[str]:
 
 
 def _blame(cell: Cell, merged: merge.Merged) -> str | None:
-    """The exercise in which `cell` got stuck; for one of our set-up cells, the exercise
-    before it, if any."""
+    """The id of the exercise in which the run got stuck, at `cell`. If that is one of our set-up
+    cells, we blame the exercise before it; None if there is none."""
     ids = [cell.id for cell in merged.notebook.cells]
     before = None
     for exercise in notebook.exercises(merged.notebook):
@@ -187,9 +188,10 @@ def _blame(cell: Cell, merged: merge.Merged) -> str | None:
 
 
 def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: bool) -> dict:
-    """One exercise's row from one run: points by its check's report, status by what happened."""
+    """One exercise's row from one run. The points are those that its check reported, and the status
+    says what happened."""
     check = run.cells.get(exercise.check.id)
-    # a check reports once, after all that an answer can do meanwhile
+    # a check reports last, so this is not a line that an answer wrote while it was checked
     report = _verdicts(check)[-1:]
     points = min(exercise.points, sum(_number(line.get("points")) for line in report))
     if _contradicts_itself(exercise, check):
@@ -221,7 +223,8 @@ def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: 
 
 
 def _parts(line: dict) -> list[dict]:
-    """What the check of a bundle says of each part; an answer may have written the line."""
+    """What a bundle's check reports on each part. Nothing in it is trusted, because an answer may
+    have written the line."""
     parts = line.get("parts")
     rows = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     return [
@@ -237,10 +240,10 @@ def _parts(line: dict) -> list[dict]:
 
 
 def _with_place(line: dict, exercise: Exercise, merged: merge.Merged) -> str:
-    """The message of a report line, and which line of the answer it speaks of.
+    """The message of a report line, with the line of the answer that it is about.
 
-    Of an answer that did not return, that line is where it happened to be stopped: told is the loop
-    around it. And where several ranks raise, it is chance whose error comes first.
+    An answer that did not return was stopped at any line of a loop, so we name the line where the
+    loop begins. If several ranks raise, it is chance whose error comes first, so we name no rank.
     """
     message, where = str(line["message"]), str(line.get("where") or "")
     if RAISED.search(message):
@@ -261,8 +264,8 @@ def _verdicts(cell: Cell | None) -> list[dict]:
 
 
 def _contradicts_itself(exercise: Exercise, check: Cell | None) -> bool:
-    """All points reported, yet the cell raised, hung or died. A check does that before it reports,
-    or with fewer."""
+    """True if all points were reported although the cell raised, hung or died. A real check raises
+    only if it reported fewer points, or none."""
     given = [_number(line.get("points")) >= exercise.points for line in _verdicts(check)[-1:]]
     return given == [True] and not (check.outcome == "passed" or check.message == DIFFER)
 
@@ -282,14 +285,15 @@ def _odd(exercises: list[Exercise], run: nbval_run.Run) -> list[str]:
 
 
 def _number(value) -> float:
-    """`value` if it is a number of points, else 0: NaN, negative numbers and anything else a report
-    line may hold."""
+    """`value` if it is a number of points, else 0. A report line may contain anything, such as NaN
+    or a negative number."""
     return value if isinstance(value, (int, float)) and value >= 0 else 0
 
 
 def _setup_trouble(run: nbval_run.Run, merged: merge.Merged) -> list[str]:
     """A note for each of our own cells that raised, and one if the student's helper functions did.
-    Before the first answer ran, it is the environment: CourseError."""
+    Raises CourseError if it was before the first answer, because then the environment is at
+    fault."""
     notes, answered = [], False
     for cell in merged.notebook.cells:
         answered |= notebook.role(cell) == "answer"
@@ -330,7 +334,8 @@ def _row(
 
 
 def plain(message: str) -> str:
-    """One line, safe in a terminal, at most 500 characters, the same on every run."""
+    """The message as one line that is safe in a terminal, has at most 500 characters, and is the
+    same on every run."""
     text = "".join(
         c if c.isprintable() else "?" for c in " ".join(BY_CHANCE.sub("...", message).split())
     )

@@ -1,4 +1,5 @@
-"""The labs as autograders of Gradescope: `python -m lib.course gradescope autograder.zip --lab 0`.
+"""Writes a lab as an autograder for Gradescope, and a grading result in the form that Gradescope
+reads: `python -m lib.course gradescope autograder.zip --lab 0`.
 
     autograder.zip/setup.sh          run once, when Gradescope builds the image: installs the course
     autograder.zip/run_autograder    run for each submission
@@ -29,7 +30,7 @@ cd /autograder/source/course
 .venv/bin/python -m lib.course grade /autograder/submission --lab {lab} \\
     --gradescope /autograder/results/results.json
 """
-# of the course: what grading a notebook needs
+# what grading needs of the course, besides lib and the lab's solution
 FILES = ("Makefile", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -64,7 +65,7 @@ def results(result: dict) -> str:
 
 
 def write(root: Path, lab: str, out: Path) -> None:
-    """Write the autograder of one lab, a zip file, for upload."""
+    """Write the autograder of one lab: the zip file `out`, for upload."""
     (lab,) = notebook.labs(root, [lab])
     lib = [path for path in sorted((root / "lib").rglob("*")) if "__pycache__" not in path.parts]
     files = [*(root / name for name in FILES), *lib, notebook.solution_path(root, lab)]

@@ -5,11 +5,11 @@
           + minutes of exercises x 1.25 / 60  as announced; one in four is retried
           + seconds in which cells run / 3600
 
-Words and lines are those of the student's notebook. Minutes are written in italics below the
+Words and lines are counted in the student's notebook. Minutes are written in italics below the
 heading of an exercise, as in "*20 minutes, about 18 lines.*"; in a heading they count as well. The
-seconds are those of the last execution of the
-solution, which are stored in its metadata, rounded; so a notebook that is executed again keeps its
-bytes unless its running time has really changed.
+seconds are those of the last execution of the solution. They are stored in its metadata, and are
+rounded, so that another execution does not change the notebook's bytes unless its running time has
+really changed.
 
 given / written compares the lines of code that a student reads with those that our solution writes.
 """
@@ -31,8 +31,8 @@ SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", re.DOTALL)
 
 @dataclass(frozen=True)
 class Hours:
-    """words, lines: given. written: lines of our solution. minutes: of exercises. seconds: of
-    running cells."""
+    """What a lab's hours are computed from. words, lines: those that a student is given. written:
+    lines of our solution. minutes: of exercises. seconds: of running cells."""
 
     words: int
     lines: int
@@ -47,7 +47,7 @@ class Hours:
 
     @property
     def rounded(self) -> float:
-        """To the nearest half hour."""
+        """The hours, rounded to the nearest half hour."""
         return round(2 * self.hours) / 2
 
     @property
@@ -56,7 +56,7 @@ class Hours:
 
 
 def of(solution: NotebookNode, only_core: bool) -> Hours:
-    """The hours of a solution notebook: of its core, or of everything in it."""
+    """The hours of a solution notebook, for its core or for everything in it."""
     seconds = solution.metadata.get(KEY, {}).get(SECONDS, {})
     chosen = [part for part in core.parts(solution) if part[2] or not only_core]
     texts = [text for cell, text, _ in chosen if cell.cell_type == "markdown"]
@@ -71,7 +71,7 @@ def of(solution: NotebookNode, only_core: bool) -> Hours:
 
 
 def sentence(solution: NotebookNode) -> str:
-    """What the first cell of a lab says."""
+    """The sentence about its hours that the first cell of a lab contains."""
     both = [of(solution, only_core).rounded for only_core in (True, False)]
     return (
         "The core path takes about **{:g} hours**, and the whole lab about **{:g} hours**.".format(
@@ -81,7 +81,7 @@ def sentence(solution: NotebookNode) -> str:
 
 
 def table(root: Path, labs: list[str]) -> str:
-    """Two rows a lab: its core and the whole of it."""
+    """A table with two rows for each lab: its core, and all of it."""
     lines = [
         f"{'':12} {'words':>6} {'code given':>10} {'written':>7} {'ratio':>5} {'exercises':>9} "
         f"{'runs':>6} {'hours':>5}"
@@ -100,7 +100,7 @@ def table(root: Path, labs: list[str]) -> str:
 def store(solution: NotebookNode, seconds: Mapping[str, float]) -> None:
     """Write into the notebook's metadata how long its cells ran; `seconds` is by cell id.
 
-    What is stored stays where the new time differs by less than 10 s or a quarter.
+    A stored time is kept if the new one differs from it by at most 10 s or a quarter of it.
     """
     in_core = {cell.id for cell in core.cells(solution)}
     new = {
@@ -126,7 +126,8 @@ def _lines(source: str) -> int:
 
 
 def _minutes(text: str) -> int:
-    """Those of the heading with which `text` begins, or of the line in italics below it."""
+    """The minutes that are given in the heading with which `text` begins, or in the line in italics
+    below it; else 0."""
     lines = [line for line in text.split("\n") if line.strip()][:2]
     if not lines or not core.HEADING.fullmatch(lines[0]):
         return 0

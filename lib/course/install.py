@@ -75,7 +75,7 @@ def make_environment(folder):
         sys.exit(f"{text} Ubuntu with `apt-get install {package}`). {AGAIN}")
     print(f"creating {folder}", flush=True)
     if subprocess.call([sys.executable, "-m", "venv", folder]):
-        # half an environment would be taken for one the next time
+        # otherwise the next run would take what is left for an environment
         shutil.rmtree(folder, ignore_errors=True)
         sys.exit(f"{folder} could not be created, for the reason above: fix that. {AGAIN}")
 
@@ -158,8 +158,8 @@ def driver():
     for path in DRIVER_FILES:
         if os.path.exists(path):
             return path
-    # in some containers, and on a Jetson, the library is all there is; that of a CUDA toolkit finds
-    # no GPU
+    # In some containers, and on a Jetson, only the library shows the driver. A CUDA toolkit has
+    # this library, too, but it finds no GPU.
     try:
         import ctypes  # a Python that was built without libffi has none
 
@@ -266,7 +266,7 @@ def unreachable(index, settings, seconds=SECONDS):
         except Exception as error:
             told.append(str(error) or type(error).__name__)
 
-    # looking up a name may take longer than any timeout says
+    # in a thread, because looking up a host's name may take longer than the timeout
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -327,7 +327,7 @@ def refused():
 
 
 def another_python():
-    """The next move for a Python that will not do: one that is here already, or how to get one."""
+    """What to do if this Python cannot be used: take another that is installed, or install one."""
     for name in (f"python3.{minor}" for minor in reversed(pythons())):
         if shutil.which(name) and not subprocess.call([name, "-c", ""], stderr=subprocess.DEVNULL):
             return f"add PYTHON={name} to the command."

@@ -1,24 +1,26 @@
-"""A layered drawing of a graph without circles: who stands where, so that few arrows cross
-(Sugiyama et al. 1981).
+"""Lays out an acyclic graph in rows, so that all arrows point down and few of them cross (Sugiyama
+et al. 1981). There are four steps:
 
-1. rows    a node stands above all that it points at; with more arrows to it than from it, as high
-           as they allow
-2. bends   an arrow that passes rows has a place in each of them, so that it runs between the nodes
-3. order   of a row: by the mean place of the neighbours, then neighbours exchanged; the fewest
-           crossings stay
-4. places  as near to the mean of the neighbours as the order and the widths allow
+1. rows    Each node is above all that it points at. A node with more arrows to it than from it is
+           as high as these allow.
+2. bends   An arrow that passes through rows gets a position in each of them, its bends, so that it
+           runs between the nodes.
+3. order   Each row is sorted by the mean position of its nodes' neighbours. Then adjacent nodes are
+           exchanged, and the order with the fewest crossings is kept.
+4. places  Each x is as close to the mean of the neighbours as the order and the widths allow.
 """
 
 import functools
 import itertools
 
-SWEEPS = 60  # down and up through the rows
+SWEEPS = 60  # passes through the rows, down and up in turn
 
 Graph = dict[str, set[str]]  # {node: the nodes that it points at}
 
 
 def reduced(graph: Graph) -> Graph:
-    """The graph without the arrows that only repeat where a longer way leads."""
+    """The graph without the arrows between nodes that a longer path connects as well (its
+    transitive reduction)."""
 
     @functools.cache
     def reached(node):
@@ -38,7 +40,7 @@ def rows_of(graph: Graph) -> dict[str, int]:
         return 1 + max(map(lowest, graph[node]), default=-1)
 
     rows = {node: lowest(node) for node in graph}
-    # from above: what points at it has its row already
+    # from the top down, so that all nodes that point at this one have their rows already
     for node in sorted(rows, key=rows.get, reverse=True):
         above = [rows[other] for other in graph if node in graph[other]]
         if len(above) > len(graph[node]):
@@ -47,14 +49,14 @@ def rows_of(graph: Graph) -> dict[str, int]:
 
 
 class Layers:
-    """A graph, laid out. rows: the nodes of each row from left to right, the lowest row first; x:
-    {node: its middle}.
+    """The layout of a graph. rows: the nodes of each row from left to right, the lowest row first.
+    x: {node: the x of its middle}. lines: [node, bend, ..., other] for each arrow.
 
-    Bends are nodes, too: (node, other, row). lines: for each arrow [node, bend, ..., other].
+    Bends count as nodes. Each is (node, other, row).
     """
 
     def __init__(self, graph: Graph, widths: dict[str, float], gap: float):
-        """widths: of the nodes, and gap: between two in a row, both in the unit of x."""
+        """widths: of the nodes. gap: between two nodes in a row. Both are in the unit of x."""
         row_of = rows_of(graph)
         self.rows: list[list] = [[] for _ in range(1 + max(row_of.values()))]
         for node in sorted(graph):
@@ -76,7 +78,8 @@ class Layers:
         self.x = self.places()
 
     def order(self):
-        """Put each row into the order with the fewest crossings that was met."""
+        """Order the nodes of each row. Of all orders that are tried, the one with the fewest
+        crossings is kept."""
         best = self.crossings(), [list(row) for row in self.rows]
         for sweep in range(SWEEPS):
             upward = sweep % 2
@@ -91,7 +94,7 @@ class Layers:
         self.rows = best[1]
 
     def exchange(self):
-        """Exchange neighbours in a row as long as that takes crossings away."""
+        """Exchange adjacent nodes of a row as long as this reduces the number of crossings."""
         place, done = self.place(), False
         while not done:
             done = True
@@ -102,7 +105,7 @@ class Layers:
                         row[i : i + 2], place[a], place[b], done = [b, a], i + 1, i, False
 
     def crossed(self, a, b, place):
-        """How many arrows of a cross arrows of b, where a stands left of b."""
+        """How many arrows of a cross arrows of b if a is to the left of b."""
         pairs = [
             pair
             for near in (self.below, self.above)
@@ -136,11 +139,11 @@ class Layers:
         return x
 
     def apart(self, row, wanted):
-        """The places nearest to those wanted, by least squares, in which the nodes of a row keep
-        order and distance."""
+        """The positions closest to those wanted, by least squares, at which the nodes of a row keep
+        their order and distance."""
         steps = [(self.width[a] + self.width[b]) / 2 + self.gap for a, b in itertools.pairwise(row)]
         offsets = [0.0, *itertools.accumulate(steps)]
-        # of neighbours that touch: each block stands at the mean of what its nodes want
+        # blocks of nodes that touch; each block is at the mean of what its nodes want
         blocks = []
         for want, offset in zip(wanted, offsets, strict=True):
             blocks.append([want - offset])

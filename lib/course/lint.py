@@ -1,10 +1,10 @@
-"""What must hold for a solution notebook so that a green nbval run means something, and its bytes
-stay stable.
+"""The rules for a solution notebook. They make sure that a green nbval run means something, and
+that the notebook's bytes do not change from run to run.
 
-nbval passes in silence: a reference that was never executed, an unknown %magic (it skips the whole
-cell), a failing !command, an output nobody tagged. A stored output that holds an address, a path or
-a time fails on the next machine. Each rule below is a function of a notebook and yields findings;
-each is proved able to fail in tests/course.
+nbval is silent about a reference that was never executed, an unknown %magic (which skips the whole
+cell), a !command that fails, and an output without a tag. A stored output that contains an address,
+a path or a time differs on the next machine. Each rule below is a function of the notebook, a cell
+or an exercise, and yields findings. The tests in tests/course show that each of them can fail.
 """
 
 import ast
@@ -17,8 +17,8 @@ from nbformat import NotebookNode
 
 from . import notebook
 
-LINES = 15  # of a code cell that is neither answer nor check
-RANKS = "ranks"  # %%ranks: raises what its cell raises
+LINES = 15  # most lines of a code cell that is neither an answer nor a check
+RANKS = "ranks"  # %%ranks is allowed, because it raises what its cell raises
 MAGICS = {"matplotlib", "load_ext", "autoreload", "time", "timeit", RANKS}
 SWITCHES = {
     "skip-execution",
@@ -40,7 +40,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True)
 class Finding:
-    """cell: its id, "" for the notebook as a whole. warning: shown, but fails nothing."""
+    """One violation of a rule. cell: its id, or "" for the whole notebook. warning: True if it is
+    shown but is no failure."""
 
     cell: str
     text: str
@@ -106,7 +107,7 @@ def _points(nb: NotebookNode) -> Iterator[Finding]:
 
 
 def _switches(cell: NotebookNode) -> Iterator[Finding]:
-    """Tags and comments that make nbval look away."""
+    """Tags and comments with which nbval would not judge a cell."""
     lines = [line.strip() for line in cell.source.splitlines()]
     comments = {
         line.lstrip("# ").lower().replace("_", "-") for line in lines if line.startswith("#")
@@ -116,8 +117,8 @@ def _switches(cell: NotebookNode) -> Iterator[Finding]:
 
 
 def _commands(cell: NotebookNode) -> Iterator[Finding]:
-    """%magics and !commands, found in what IPython makes of the cell, so that % in
-    a string is none."""
+    """%magics and !commands. We look for them in the Python code into which IPython turns the cell,
+    so a % in a string is not taken for one."""
     try:
         tree = ast.parse(TransformerManager().transform_cell(cell.source))
     except SyntaxError as error:
@@ -188,7 +189,8 @@ def _length(cell: NotebookNode) -> Iterator[Finding]:
 
 
 def _check(exercise: notebook.Exercise) -> Iterator[Finding]:
-    """A graded cell must be compared by nbval, with a reference that says: all points."""
+    """nbval must compare the output of a check, and the stored output must say that all points were
+    earned."""
     cell = exercise.check
     if notebook.CHECK_TAG not in cell.metadata.get("tags", []):
         yield Finding(

@@ -1,12 +1,12 @@
-"""The notebook that is graded: ours, with the student's answers in the places of our solutions.
+"""Makes the notebook that is graded: our own, with the student's answers in place of our solutions.
 
-    ours (solutions/)              the student's
-    setup    ------------------------------------>  ours
-    answer   <---- the student's answer cell ---->  theirs
-    check    ------------------------------------>  ours, hidden tests included
+    ours (solutions/)   the student's   the graded notebook
+    setup    ------------------------>  ours
+    answer              answer  ----->  the student's
+    check    ------------------------>  ours, hidden tests included
 
-So whatever became of the rest of their notebook (checks edited or deleted, cells moved, metadata
-wiped, outputs faked), only what they wrote in answers counts; answers.py finds it.
+Only what a student wrote in answers counts, therefore. It does not matter whether checks were
+edited or deleted, cells moved, metadata lost or outputs faked. answers.py finds the answers.
 """
 
 import ast
@@ -29,7 +29,7 @@ exercise's cell
 
 @dataclass
 class Merged:
-    """notebook: what is run. stubs: answer's grade_id -> unsolved source. stubbed, missing:
+    """notebook: what is run. stubs: {an answer's grade_id: its unsolved source}. stubbed, missing:
     grade_ids of answers that are still the stub, or were not found at all. notes: what the student
     should know."""
 
@@ -64,7 +64,7 @@ def merge(canonical: NotebookNode, cells: list[NotebookNode]) -> Merged:
     for cell in ours_to_answer:
         name = notebook.grade_id(cell)
         found = answers.find(cell, canonical, cells, stubs[name])
-        is_helpers = notebook.is_for_helpers(cell)  # which need not be there
+        is_helpers = notebook.is_for_helpers(cell)  # a notebook may be without it
         merged.notes += [] if is_helpers and found.missing else found.notes
         if not found.written and not is_helpers:
             (merged.missing if found.missing else merged.stubbed).add(name)
@@ -81,7 +81,7 @@ def _with_prelude(canonical: NotebookNode, cells: list[NotebookNode]) -> Noteboo
 
 
 def _edited(canonical: NotebookNode, cells: list[NotebookNode]) -> list[str]:
-    """A note for each locked cell that the student's notebook lacks or holds in another wording."""
+    """A note for each locked cell that is missing from the student's notebook, or was edited."""
     theirs = {}
     for cell in cells:
         key = notebook.nbgrader(cell).get("grade_id") or cell.get("id")
@@ -103,8 +103,8 @@ def _edited(canonical: NotebookNode, cells: list[NotebookNode]) -> list[str]:
 
 
 def loop_at(source: str, number: int, where: str) -> str:
-    """ "line 2 of f: while True:", the outermost loop around line `number` of `source`; "" if that
-    is not `where`."""
+    """ "line 2 of f: while True:", the line where the outermost loop around line `number` of
+    `source` begins; "" if `where` is about another line."""
     lines, tree = source.splitlines(), answers.tree_of(source)
     if tree is None or number > len(lines) or not where.endswith(lines[number - 1].strip()):
         return ""

@@ -28,8 +28,8 @@ from .notebook import CourseError
 
 
 def copy(root: Path, lab: str) -> list[str]:
-    """Make labs/mine/`lab`.ipynb unless it exists; returns what the student should know, one
-    sentence each.
+    """Make labs/mine/`lab`.ipynb unless it exists. Returns what the student should know, as a list
+    of sentences.
 
     If labs/ itself already has answers, they are copied too. Raises CourseError.
     """
@@ -69,8 +69,9 @@ def copy(root: Path, lab: str) -> list[str]:
 def for_this_python(content: bytes) -> bytes:
     """The notebook with the metadata that a kernel of this Python gives it.
 
-    JupyterLab writes them when it opens a notebook, and calls it unsaved from then on unless they
-    were there. The course's own files have no version, because they must be the same everywhere.
+    JupyterLab adds this metadata when it opens a notebook, and if it was not there before, it then
+    shows the notebook as unsaved. The course's own files do not name a version, because they must
+    be the same everywhere.
     """
     nb = nbformat.v4.reads(content.decode("utf-8"))
     nb.metadata.update(
@@ -83,8 +84,8 @@ def for_this_python(content: bytes) -> bytes:
 
 
 def merge_edition(root: Path, lab: str) -> list[str]:
-    """Put what the student wrote in labs/mine/`lab`.ipynb into the edition in labs/; says in
-    sentences what was done.
+    """Put what the student wrote in labs/mine/`lab`.ipynb into the edition in labs/. Returns
+    sentences that say what was done.
 
     The earlier copy is kept next to it. Raises CourseError, and changes nothing, if a file cannot
     be read or written.
@@ -202,8 +203,8 @@ def jupyterlab(root: Path, page: str, options: list[str]) -> tuple[list[str], di
 
 
 def main(argv: list[str] | None = None, root: Path = notebook.ROOT) -> int:
-    """Run the command line `argv`; returns the exit code. `open` ends as
-    JupyterLab, in this process."""
+    """Run the command line `argv` and return the exit code. With `open`, JupyterLab then replaces
+    this process."""
     parser = argparse.ArgumentParser(
         prog="python -m lib.course.mine", description="A student's own copies of the labs."
     )

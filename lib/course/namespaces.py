@@ -1,12 +1,12 @@
-"""Another view of the machine for one process and its children: the kernel's namespaces, without
-any tool.
+"""Gives one process and its children another view of the machine, with Linux's namespaces and
+without any tool. supervisor.py calls it in two steps:
 
-    unshare()  before init is forked: namespaces of our own for processes, mounts, network and
-               shared memory; for an ordinary user a user namespace first, which gives the right to
-               make the others
-    close()    in init: of the network only loopback; every file system read-only but for bounded
-               ones in memory, at the work folder and /dev/shm; hidden folders empty, but for what
-               they contain that is needed
+    unshare()  before init is forked: makes namespaces for processes, mounts, network and shared
+               memory. An ordinary user makes a user namespace first, which gives the right to make
+               the others.
+    close()    in init: leaves only loopback of the network; makes every file system read-only
+               except for bounded ones in memory, at the work folder and /dev/shm; empties hidden
+               folders except for what is needed
 
 See unshare(2), mount_namespaces(7), mount_setattr(2). Standard library only; Linux 5.12 or later.
 """
@@ -25,7 +25,7 @@ from lib import linux
 NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 NOSUID, NODEV = 2, 4
-# by number: older C libraries have no function
+# mount_setattr is called by its number, because older C libraries have no function for it
 MOUNT_SETATTR, HERE, RECURSIVE, READ_ONLY = 442, -100, 0x8000, 1
 DEATH_SIGNAL, DUMPABLE, SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 36, 38  # for prctl
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
@@ -33,15 +33,15 @@ C = ctypes.CDLL(None, use_errno=True)
 
 
 def call(name: str, *args) -> None:
-    """Call the C library; OSError if it says -1."""
+    """Call a function of the C library. Raises OSError if it returns -1."""
     plain = [ctypes.c_ulong(arg) if isinstance(arg, int) and arg >= 0 else arg for arg in args]
     if getattr(C, name)(*plain) == -1:
         raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
 def unshare() -> None:
-    """Into namespaces of our own. An ordinary user makes a user namespace first: there we are who
-    we were, alone."""
+    """Move this process into new namespaces. An ordinary user also gets a user namespace, in which
+    the process keeps its user and group, and there are no others."""
     if not linux.IS_HERE:
         raise OSError("only Linux has namespaces")
     ids = {"uid_map": os.geteuid(), "gid_map": os.getegid()}
@@ -78,8 +78,8 @@ def _set_read_only(path: str, on: bool, flags: int = 0) -> None:
 
 
 def close(task: dict) -> None:
-    """Turn this process's view of the machine into the sealed one; afterwards
-    nothing needs a privilege."""
+    """Turn this process's view of the machine into the sealed one. Nothing after it needs a
+    privilege."""
     _mount("none", "/", "", MS_REC | MS_PRIVATE)
     _mount("proc", "/proc", "proc", NOSUID | NODEV)
     keep = [
@@ -103,7 +103,7 @@ def close(task: dict) -> None:
                 "tmpfs", folder, "tmpfs", NOSUID | NODEV, f"size={task['limits']['files']},mode=700"
             )
     for fd in keep.values():
-        os.close(fd)  # through them one could look beside what is needed
+        os.close(fd)  # else they would lead to hidden folders
     with socket.socket() as any_socket:  # loopback up: gloo and the kernel's own channels need it
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
 

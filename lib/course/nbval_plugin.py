@@ -1,17 +1,17 @@
-"""What nbval itself does not do: notice a dead kernel, stop after a cell that hangs, write down
-what each cell did.
+"""A pytest plugin that does what nbval itself does not: it notices a dead kernel, stops after a
+cell that hangs, and writes down what each cell did.
 
-Loaded by pytest (`-p lib.course.nbval_plugin`) in the process that `nbval_run.py` starts. After
-each code cell one JSON line is appended to the file named by LAB_CELLS:
+pytest loads it (`-p lib.course.nbval_plugin`) in the process that `nbval_run.py` starts. After each
+code cell, the plugin appends one JSON line to the file named by LAB_CELLS:
 
     {"cell": id, "outcome": "passed" | "failed" | "skipped" | "timeout" | "kernel died",
      "message": one line, "report": what the cell's check appended to LAB_REPORT meanwhile,
-     "compared": nbval passed its outputs,
-                 and does not pass them with a line that was planted in what is stored}
+     "compared": true if nbval passed the outputs, and would have noticed
+                 a wrong line that was planted in the stored ones}
 
-nbval waits out the whole cell timeout for a kernel that is dead, and after a timeout runs on
-without reporting failures; here both end the session, and whoever started it decides what to run
-again.
+Without it, nbval waits for a dead kernel until the cell's timeout has passed, and after a timeout
+it continues without reporting failures. Here both end the session, and nbval_run's caller decides
+what to run again.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ POLL = 0.5  # seconds between two looks at whether a silent kernel is alive
 REPORT_BYTES = 1_000_000
 FILE = re.compile(r" \(\w+\.py, line \d+\)$")  # IPython's name of a cell, in a SyntaxError
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
-# a kernel's own, for its ranks
+# processes of Python that a kernel needs to start ranks
 HELPERS = "multiprocessing.resource_tracker", "multiprocessing.forkserver"
-# Run in the kernel: what has ended and was not waited for counts as a process still.
+# Run in the kernel, because a child that has ended counts as a process until its parent reaps it.
 REAP = """
 def _reap(os=__import__("os")):
     try:
@@ -59,8 +59,8 @@ class KernelDied(Exception):
 
 
 def await_reply(kernel: RunningKernel, msg_id: str, timeout: float | None = None) -> None:
-    """Stands in for nbval's: queue.Empty after `timeout` seconds as there, but KernelDied
-    as soon as it has."""
+    """Replaces nbval's method. It raises queue.Empty after `timeout` seconds, as nbval's does, and
+    KernelDied as soon as the kernel has died."""
     deadline = time.monotonic() + (timeout or float("inf"))
     while True:
         try:
@@ -78,8 +78,8 @@ def await_reply(kernel: RunningKernel, msg_id: str, timeout: float | None = None
 def compare_twice(
     item: IPyNbCell, outputs: list, stored: list, compare=IPyNbCell.compare_outputs
 ) -> bool:
-    """Stands in for nbval's: as there, and item.compared says whether it would have noticed
-    a planted line."""
+    """Replaces nbval's method and returns the same. It also sets item.compared, which says whether
+    nbval would have noticed a line planted in the stored outputs."""
     if not compare(item, outputs, stored):
         return False
     planted = nbformat.v4.new_output("stream", name="stdout", text=PLANTED)
@@ -90,23 +90,23 @@ def compare_twice(
 def pytest_configure(config: pytest.Config) -> None:
     RunningKernel.await_reply = await_reply
     IPyNbCell.compare_outputs, IPyNbCell.compared = compare_twice, False
-    # What a process of the notebook writes straight to file descriptor 1 belongs to no cell;
-    # unbounded, it fills disks.
+    # What a process of the notebook writes directly to file descriptor 1 belongs to no cell, and
+    # without a bound it could fill the disk.
     quiet = functools.partial(nbval.kernel.start_new_kernel, stdout=subprocess.DEVNULL)
     nbval.kernel.start_new_kernel = quiet
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A student's check is tagged so that Run All goes on past it. Here one that
-    raises has failed."""
+    """Count a check that raises as failed. Its tag, with which Run All continues in a student's
+    notebook, would make nbval accept the exception."""
     for item in items:
         if isinstance(item, IPyNbCell):
             item.options["check_exception"] = False
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """All cells are read. What a student's code works beside is not to be read by it: the checks,
-    hidden tests too."""
+    """All cells have been read, so delete the graded notebook. Otherwise the student's code, which
+    runs in its folder, could read the checks and hidden tests in it."""
     if "LAB_WORK" in os.environ:
         for path in {item.path for item in session.items}:
             path.unlink()
@@ -135,8 +135,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def _end_what_is_left(kernel: RunningKernel) -> None:
-    """End what an answer has left running: the next exercise is checked with all that a
-    notebook may use."""
+    """End the processes that an answer has left running, because they would use up what the next
+    exercise may use."""
     pid = kernel.km.provisioner.pid
     spared = {os.getpid(), *(process.pid for process in psutil.Process().parents()), pid}
     with contextlib.suppress(psutil.Error):
@@ -161,7 +161,7 @@ def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:
             "kernel died",
             "the kernel died while this cell ran (os._exit, exit(), a crash, or out of memory)",
         )
-    # also where the cell swallowed the interrupt and seems to have passed
+    # even if the cell caught the interrupt and seems to have passed
     if item.parent.timed_out:
         return "timeout", f"ran longer than {limit:g} s and was stopped"
     if error is None:
@@ -173,14 +173,14 @@ def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:
 
 
 def _told(raised: nbformat.NotebookNode) -> str:
-    """What was raised, and the last line of a cell it came through: "NameError:
-    ..., line 3: return y"."""
+    """What was raised, with the last line of a notebook cell in its traceback: "NameError: ...,
+    line 3: return y"."""
     said, text = (
         f"{raised.ename}: {FILE.sub('', raised.evalue)}",
         COLOURS.sub("", "\n".join(raised.traceback)),
     )
     places = [*re.finditer(r"^ *Cell In ?\[\d+\], line (\d+)", text, re.MULTILINE)]
-    # that comes through the check's one line, and says itself where
+    # a CheckFailed has only the check's own line in its traceback, and its message says where
     if not places or raised.ename == "CheckFailed":
         return said
     number, below = places[-1][1], text[places[-1].end() :]
@@ -191,8 +191,8 @@ def _told(raised: nbformat.NotebookNode) -> str:
 
 
 def _new_report_lines(item: IPyNbCell) -> list[dict]:
-    """What was appended to LAB_REPORT since the last cell; lines that are no JSON
-    objects are left out."""
+    """What was appended to LAB_REPORT since the last cell, without lines that are not JSON
+    objects."""
     path = Path(os.environ["LAB_REPORT"])
     if not path.exists():
         return []

@@ -1,15 +1,16 @@
-"""Run one notebook through nbval in a process of its own, under a cell limit and a total limit.
+"""Runs one notebook with nbval in a process of its own, with a time limit for each cell and one for
+all of them.
 
     nbval_run.py  --starts-->  pytest + nbval + nbval_plugin  -->  kernel  -->  ranks, anything
          ^                              |
          +----- one line per cell ------+
 
-With `limits`, supervisor.py stands between us and pytest, and shuts in what a student wrote: see
+With `limits`, the notebook is a student's, and supervisor.py runs pytest in a sandbox: see
 sandbox.py.
 
-Whatever was started carries a name of this run in its environment. When the run ends, in whichever
-way, every process that still carries it is killed by its id: a kernel sits in a session of its own
-and a daemon has lost its parent, so neither a process group nor a process tree would find them all.
+Every process of a run inherits the run's name in its environment. However the run ends, each
+process that still carries this name is killed by its id. Neither a process group nor a process tree
+would find them all, because a kernel has a session of its own and a daemon has lost its parent.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ from . import notebook, sandbox, temporary
 from .notebook import ROOT, CourseError
 
 NAME = "LAB_RUN"
-# lib.course: see there what it leaves out
+# lib.course comes first, because it makes the import of nbformat faster
 START = "import sys, lib.course, pytest; sys.exit(pytest.main())"
 OPTIONS = [
     "-p",
@@ -43,14 +44,15 @@ OPTIONS = [
     os.devnull,
 ]
 OPTIONS += ["-q", "--color=no", "--nbval-lax", "--nbval-current-env"]
-# characters of a temporary folder below which sockets of ranks find room, with 60 of their own
+# Characters that the path of a temporary folder may have. Ranks put sockets there, whose own names
+# add up to 60.
 LONGEST = 40
-BOOK_BYTES = 20_000_000  # of what was written about cells; nobody's cells need more
+BOOK_BYTES = 20_000_000  # of the log of cells that are read; no notebook needs more
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one code cell did: see nbval_plugin.py."""
+    """What one code cell did; nbval_plugin.py describes the fields."""
 
     cell: str
     outcome: str
@@ -61,7 +63,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Run:
-    """cells: by cell id, in the order they ran. cut: the total limit was reached."""
+    """What a notebook did. cells: {cell id: Cell}, in the order in which they ran. cut: True if the
+    total limit was reached."""
 
     cells: dict[str, Cell]
     cut: bool
@@ -84,13 +87,13 @@ def run(
     held: sandbox.Held | None = None,
     claims: str = "once",
 ) -> Run:
-    """Run `path` through nbval, its kernel working in the notebook's folder.
+    """Run the notebook `path` with nbval. Its kernel works in the notebook's folder.
 
-    cell_timeout, total_timeout: seconds. limits: shut in, working on a copy of `path` in a folder
-    of its own, with the folders `hidden` empty where that can be had; without limits, the notebook
-    is trusted. held: how it is shut in, by default in the strongest way. claims: "hold" where what
-    it measures has to show what its sentences say, else "once" (lib/measuring/rounds.py).
-    Raises CourseError if nbval could not run the notebook at all.
+    cell_timeout, total_timeout: seconds. limits: run a copy of the notebook in a sandbox, with
+    these limits; without limits, the notebook is trusted. hidden: folders that are empty in the
+    sandbox, if it can do that. held: the sandbox, by default the strongest one. claims: "hold" if
+    the notebook's measurements have to show what its sentences say, else "once"
+    (lib/measuring/rounds.py). Raises CourseError if nbval could not run the notebook at all.
     """
     name = uuid.uuid4().hex
     with temporary.folder("lab-run-", _short()) as folder:
@@ -108,7 +111,7 @@ def run(
         command += ["--rootdir", str(runs.parent), str(runs)]
         task = b""
         if not limits:
-            # its ranks may stay from one exercise to the next (lib/launch/warm.py)
+            # the notebook is trusted, so ranks may be kept between exercises (lib/launch/warm.py)
             env["LAB_OURS"] = "1"
         else:
             env |= {"LAB_WORK": str(runs.parent), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -139,7 +142,7 @@ def run(
         cells = _cells(book)
         if not cells and not cut:
             raise CourseError(f"nbval could not run {path}:\n{_end_of(log)}")
-    killed = process.returncode < 0 or process.returncode > 128  # the supervisor says 128 + signal
+    killed = process.returncode < 0 or process.returncode > 128  # supervisor: 128 + signal
     if killed and not cut:  # a cell may kill its parents, too
         ran = {cell.cell for cell in cells}
         left = [
@@ -155,22 +158,22 @@ def run(
 
 
 def _short() -> str | None:
-    """Where ranks can put their sockets, whose paths have 107 characters at most; None:
-    where all else goes."""
+    """A folder in which the paths of ranks' sockets stay within the 107 characters that they may
+    have. None stands for the usual one."""
     long = len(tempfile.gettempdir()) > LONGEST and os.access("/tmp", os.W_OK)
     return "/tmp" if long else None
 
 
 def _stop_supervisor(process: subprocess.Popen) -> None:
-    """Let the supervisor end what it keeps, daemons too."""
+    """Let the supervisor end all processes that it has started, daemons too."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=10)
 
 
 def _cells(book: Path) -> list[Cell]:
-    """What was written about cells; a line that is none, which only a cell itself can have
-    written, is left out."""
+    """The Cells in the log. A malformed line is left out, because only a cell itself can have
+    written it."""
     if not book.exists():
         return []
     with book.open("rb") as file:
@@ -199,9 +202,9 @@ def _are_dicts(lines) -> bool:
 
 
 def end_all(name: str, patience: float = 10, spared: Collection[int] = ()) -> bool:
-    """Kill every process of run `name` but those whose pid is in `spared`, until none is left.
+    """Kill every process of run `name`, except those whose pid is in `spared`, until none is left.
 
-    Says whether there was any. Raises CourseError if some outlive `patience` seconds.
+    Returns True if there was any. Raises CourseError if some outlive `patience` seconds.
     """
     deadline, ended = time.monotonic() + patience, False
     while left := [process for process in carriers(name) if process.pid not in spared]:
@@ -219,7 +222,7 @@ def end_all(name: str, patience: float = 10, spared: Collection[int] = ()) -> bo
 
 
 def carriers(name: str) -> list[psutil.Process]:
-    """The processes that were started, directly or not, by run `name`."""
+    """The processes that run `name` has started, directly or not."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,19 +1,19 @@
-"""The course's notebooks as data: where they lie, what role each cell plays, how they are written
-to disk.
+"""The course's notebooks as data: where the files are, which role each cell plays, and how a
+notebook is written to disk.
 
-A cell's role is told by its nbgrader metadata (schema 3), and by nothing else:
+Each cell has one of four roles, which only its nbgrader metadata (schema 3) decides:
 
-    role    grade  solution  locked  who writes it, who runs it
-    answer  no     yes       no      the student; in solutions/ it holds our solution between two
+    role    grade  solution  locked  who writes it, and what is in it
+    answer  no     yes       no      the student; in solutions/ it has our solution between two
                                      markers
-    check   yes    no        yes     we; carries the points; its stored output is the reference
+    check   yes    no        yes     we; has the points; its stored output is the reference
     setup   no     no        yes     we; imports and data that answers and checks need
     ""      (no nbgrader metadata)   text, worked examples, figures: not run when a notebook is
                                      graded
 
 An exercise is one check and the answers between it and the check before it. The answer cell whose
-grade_id is "my_helpers" belongs to no exercise: it is for the student's own helper functions, is
-empty but for comments, and runs before whatever is graded.
+grade_id is "my_helpers" belongs to no exercise. It is for the student's own helper functions, has
+only comments at first, and is run before the answers.
 """
 
 import errno
@@ -37,17 +37,17 @@ FLAGS = {
 HELPERS = "my_helpers"  # the grade_id of the cell for a student's own helper functions
 BONUS_TAG = "bonus"  # on a check: its points count, but not towards the lab's 100
 CHECK_TAG = "nbval-check-output"
-GO_ON_TAG = "raises-exception"  # on a student's check: Run All goes on past it
+GO_ON_TAG = "raises-exception"  # on a student's check: Run All continues if it raises
 
-# the text of a heading, without its number and its minutes
+# finds the text of a heading, without its number and its minutes
 TITLE = re.compile(r"^##+ (?:[\d.]+ )?(?:Exercise: )?(.*?)(?: \([^()]*\))?$", re.MULTILINE)
 CELL_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-# what nbformat and JupyterLab invent: eight hex digits, or a whole uuid
+# finds ids that nbformat and JupyterLab invent, which are eight hex digits or a full uuid
 RANDOM_ID = re.compile(r"[0-9a-f]{8}")
 GRADE_ID = re.compile(r"[A-Za-z0-9_\-]+")
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-# without the version: a notebook must not change with the patch release that executed it
+# without Python's version, so that a notebook does not change with the release that executed it
 LANGUAGE_INFO = {
     "codemirror_mode": {"name": "ipython", "version": 3},
     "file_extension": ".py",
@@ -58,13 +58,13 @@ LANGUAGE_INFO = {
 }
 
 
-# of a disk or a folder, to write
+# errors of a disk or a folder that cannot be written to
 REFUSALS = errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT
 
 
 class CourseError(Exception):
-    """Something a person has to put right; the message names the file, the cell and
-    the next move."""
+    """Something that a person has to put right. The message names the file, the cell and the next
+    move."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def own_path(root: Path, lab: str) -> Path:
 
 
 def number(lab: str) -> str:
-    """ "0" of "lab0_concepts", as it is given to `make`; the whole name of a lab
-    without a number."""
+    """ "0" for "lab0_concepts", as one writes it in `make lab LAB=0`; the full name of a lab that
+    has no number."""
     found = re.match(r"lab(\d+)(_|$)", lab)
     return found[1] if found else lab
 
@@ -123,7 +123,8 @@ def labs(root: Path, names: list[str] | None = None, folder: str = "solutions") 
 
 
 def refusal(error: OSError, path: Path | None = None) -> CourseError:
-    """What to say where a disk or a folder refuses `path`, or else the file that `error` names."""
+    """The CourseError for `path`, or else the file that `error` names, if a disk or a folder has
+    refused it."""
     way = (
         "make room on the disk, or copy the course to a folder that you can write to, and run the "
         "command there"
@@ -137,7 +138,7 @@ def refusal(error: OSError, path: Path | None = None) -> CourseError:
 def read(path: Path) -> NotebookNode:
     """Read one of the course's own notebooks exactly as stored: nothing is upgraded or repaired.
 
-    Raises CourseError if it is no valid notebook of format 4.5.
+    Raises CourseError if it is not a valid notebook of format 4.5.
     """
     try:
         nb = nbformat.v4.reads(path.read_text(encoding="utf-8"))
@@ -155,17 +156,18 @@ def read(path: Path) -> NotebookNode:
 
 
 def to_bytes(nb: NotebookNode) -> bytes:
-    """The one way a notebook is put into bytes: sorted keys, indent 1, a final newline."""
+    """The bytes of a notebook, always written in the same way: sorted keys, indent 1, a final
+    newline."""
     return (nbformat.v4.writes(nb) + "\n").encode()
 
 
 def write(nb: NotebookNode, path: Path) -> bool:
-    """Write `nb` to `path` in one step, and only if its bytes differ; returns whether they did."""
+    """Write `nb` to `path` in one step, and only if its bytes differ. Returns True if they did."""
     return write_bytes(to_bytes(nb), path)
 
 
 def write_bytes(new: bytes, path: Path) -> bool:
-    """The same for a notebook that is bytes already."""
+    """Like `write`, for a notebook that is bytes already."""
     if path.exists() and path.read_bytes() == new:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +181,7 @@ def write_bytes(new: bytes, path: Path) -> bool:
 
 
 def normalise(nb: NotebookNode) -> None:
-    """Take out of `nb`, in place, all that an editor or an execution writes and nobody chose."""
+    """Remove from `nb`, in place, what an editor or an execution has added to its metadata."""
     nb.nbformat, nb.nbformat_minor = 4, 5
     nb.metadata.pop("widgets", None)
     nb.metadata.update(
@@ -191,8 +193,8 @@ def normalise(nb: NotebookNode) -> None:
 
 
 def nbgrader(cell: NotebookNode) -> dict:
-    """The cell's nbgrader metadata, {} if it has none; safe on a student's notebook, where anything
-    may stand there."""
+    """The cell's nbgrader metadata; {} if it has none. Also works for a student's notebook, where
+    the metadata may be anything."""
     metadata = cell.get("metadata")
     found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     return found if isinstance(found, dict) else {}

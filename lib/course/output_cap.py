@@ -1,17 +1,16 @@
-"""Stops a cell that prints without end: loaded into the kernel in which a student's notebook is
-graded.
+"""Stops a cell that prints without end. It is loaded into the kernel that runs a graded notebook.
 
-A million lines cost nbval half a minute and a gigabyte, so the flood is stopped at its source: at
-the limit, print and display raise in the student's own code, and the check reports that as any
-other error. The count then starts again, so that the check's own verdict still fits; code that
-catches the error and floods on is soon heard no more.
+A million lines cost nbval half a minute and a gigabyte, so we stop the output where it is produced.
+At the limit, print and display raise an error in the student's own code, and the check reports it
+like any other. The count then starts again, so that the check can still print its verdict. If a
+cell catches the error and continues, FLOODS times, the rest of its output is dropped.
 """
 
 import sys
 
-CHARACTERS = 1_000_000  # printed by one cell on one stream
-DISPLAYS = 1_000  # shown by one cell
-FLOODS = 10  # that raise in one cell; whatever it prints after them is dropped
+CHARACTERS = 1_000_000  # that one cell may print on one stream
+DISPLAYS = 1_000  # that one cell may show
+FLOODS = 10  # times that one cell may reach a limit; what it prints afterwards is dropped
 
 
 class OutputLimit(RuntimeError):
@@ -19,13 +18,13 @@ class OutputLimit(RuntimeError):
 
 
 def install(shell) -> None:
-    """From its next cell on, limit what each cell of `shell` (IPython's) may print and display."""
+    """Limit what each cell of `shell`, IPython's, may print and display, from its next cell on."""
     shell.events.register("pre_execute", lambda: _cap(shell))
 
 
 def _cap(shell) -> None:
-    """Wrap afresh before each cell, for IPython 9 puts its own `write` there for each; never twice
-    on one stream."""
+    """Wrap the streams anew before each cell, because IPython 9 replaces their `write` for each
+    cell. `_limited` never wraps its own result."""
     for stream in (sys.stdout, sys.stderr):
         stream.write = _limited(stream.write, len, CHARACTERS, "characters printed")
     publisher = shell.display_pub
@@ -33,8 +32,8 @@ def _cap(shell) -> None:
 
 
 def _limited(call, size, limit: int, what: str):
-    """`call`, until the sizes of what it was given add up to more than `limit`; then it
-    raises OutputLimit."""
+    """Wrap `call`, so that it raises OutputLimit once the sizes of its arguments add up to more
+    than `limit`."""
     call = getattr(call, "unlimited", call)
     total, floods = 0, 0
 

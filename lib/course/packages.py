@@ -21,12 +21,12 @@ CAPTION = (
     "path down leads to the same package. An arrow has the colour of the package that imports; a "
     "package with a black frame imports nothing of lib."
 )
-# inches: from row to row, and for each arrow; a box; between boxes
+# in inches: between rows, added to that for each arrow, the height of a box, between boxes
 ROW, ARROW, BOX, GAP = 0.48, 0.014, 0.28, 0.11
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """The packages of lib that a file imports, wherever in the file."""
+    """The packages of lib that a file imports, at any place in it."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -44,8 +44,8 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 def imports(lib: Path) -> Graph:
-    """{package: the other packages that it imports}, of the folder `lib`; each by its name there:
-    "zero", "clip.py"."""
+    """{package: the other packages that it imports} for the folder `lib`. A package has its name in
+    that folder: "zero", "clip.py"."""
     names = {path.stem: path.name for path in lib.iterdir()}
     found: Graph = {}
     for path in sorted(lib.rglob("*.py")):
@@ -76,8 +76,8 @@ def description(path: Path) -> str:
 
 
 def write(lib: Path) -> bool:
-    """Draw the packages of `lib` into its packages.png, unless that one says the same; returns
-    whether it was written."""
+    """Draw the packages of `lib` into its packages.png, unless the description in that file is up
+    to date. Returns True if it was written."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
@@ -92,7 +92,7 @@ def write(lib: Path) -> bool:
 
 
 def picture(imported: Graph):
-    """The Drawing."""
+    """Draw these imports. Returns the Drawing."""
     from lib.plots import styled
 
     return styled(_drawn)(imported)
@@ -136,7 +136,7 @@ def _drawn(imported):
 
 
 def _curve(line, x, y):
-    """From the lower edge of the first box to the upper edge of the last, upright
+    """A curve from the lower edge of the first box to the upper edge of the last. It is vertical
     where it passes a row."""
     from matplotlib.path import Path as Curve
 

@@ -1,12 +1,13 @@
-"""Who handed in a notebook, and when, by what the learning platform calls the file.
+"""Finds out who handed in a notebook, and when, from the name that the learning platform gives to
+the file.
 
     Moodle     Lee Ann_1234_assignsubmission_file/lab.ipynb     Lee Ann, participant 1234
     Canvas     leeann_LATE_4711_90210_lab.ipynb                 leeann, user 4711, late
     nbgrader   alice/lab0_concepts/lab0_concepts.ipynb          alice; timestamp.txt says when
     else       alice.ipynb                                      alice
 
-A file's own time of change says when it was handed in, unless nbgrader's timestamp.txt lies next to
-it: Moodle and nbgrader keep it in their archives.
+Unless there is a timestamp.txt of nbgrader's next to the file, its modification time says when it
+was handed in. Moodle and nbgrader keep that time in their archives.
 """
 
 import re
@@ -21,8 +22,8 @@ STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
 
 @dataclass(frozen=True)
 class Person:
-    """platform: "Moodle", "Canvas" or "". late: how late the notebook is, in words; "" if it is in
-    time or no one asked."""
+    """A student. platform: "Moodle", "Canvas" or "". late: how late the notebook is, in words; ""
+    if it is in time, or if no due time was given."""
 
     id: str
     name: str
@@ -52,7 +53,8 @@ def _late(path: Path, due: datetime) -> str:
 
 
 def _handed_in(path: Path) -> datetime:
-    """nbgrader writes timestamp.txt in UTC; a file's time is made one of the same kind."""
+    """The time in timestamp.txt, which nbgrader writes in UTC, or else the file's modification
+    time."""
     stamp = path.parent / "timestamp.txt"
     found = STAMP.search(stamp.read_text(errors="replace")) if stamp.is_file() else None
     if found:

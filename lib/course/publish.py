@@ -1,10 +1,10 @@
-"""Show the repository's address outside the labs: in README.md, in the citation, in the notebook
-for Kaggle's GPUs.
+"""Writes the repository's address where it is shown outside of the labs: in README.md, in the
+citation, and in the notebook for Kaggle's GPUs.
 
-pyproject.toml has the address once, as `project.urls.Repository` (see build.address). `python -m
-lib.course build` writes what depends on it: badges and the command that clones, between two
-comments of README.md, a line of .github/CITATION.cff, and where tests/gpu/kaggle.ipynb fetches the
-course. Without an address it removes them.
+The address is defined only in pyproject.toml, as `project.urls.Repository` (see build.address).
+`python -m lib.course build` writes what depends on it: badges and the command that clones, between
+two comments of README.md; a line of .github/CITATION.cff; and the address from which
+tests/gpu/kaggle.ipynb fetches the course. Without an address it removes them.
 """
 
 import re
@@ -18,8 +18,8 @@ BEGIN, END = "<!-- from the address in pyproject.toml -->\n", "<!-- end -->\n"
 
 
 def write(root: Path) -> list[str]:
-    """Bring these files up to date with the address; returns the names of those that changed.
-    Raises CourseError."""
+    """Bring these files up to date with the address. Returns the names of those that have changed.
+    Raises CourseError if the address or README.md is not as it should be."""
     address, changed = build.address(root), []
     for name, made in ((README, readme), (CITATION, citation), (KAGGLE, kaggle)):
         path = root / name

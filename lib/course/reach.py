@@ -1,8 +1,9 @@
-"""Which cells of a notebook an answer can reach: these are run again where the lab is unsolved.
+"""Finds the cells of a notebook that an answer can reach. When a lab is validated, only these have
+to run again in the unsolved notebook.
 
-A cell that reads no answer, and nothing that was made with one, does in the student's notebook what
-it did in the solution. Here only what reads f, or what was made with f, is worth a second run, and
-the cell that these need:
+A cell that reads no answer, and nothing that was made with one, does the same in the student's
+notebook as in the solution. In the example below, we therefore run the cells that read f or what
+was made with f, and the cells that these need:
 
     answer   def f(x): ...
     steps    n = 100                     reads no answer, but `mine` reads n
@@ -10,11 +11,11 @@ the cell that these need:
     figure   plots.curves(losses)        reads what was made with f
     given    plots.pipeline(4)           reads neither: left out
 
-Where it reads f as `use(f)` alone, it gets lib's own in the unsolved lab, which f's check has
-judged as it judges an answer. So much is known before it runs, and it may be left to a longer run:
-then of `mine` only `use(f)` is left.
+If `mine` reads f only as `use(f)`, it gets lib's own f in the unsolved lab, which f's check judges
+like an answer. Its outcome is therefore known already, and a shorter run reduces `mine` to `use(f)`
+alone (through_use=False).
 
-Who reads and binds which names is taken from the cell's bytecode, whose order is that of
+Which names a cell reads and binds is taken from its bytecode, because bytecode is in the order of
 evaluation.
 """
 
@@ -33,10 +34,10 @@ BRANCHES = (ast.If, ast.For, ast.While, ast.Try, ast.Match)
 
 
 class Names(NamedTuple):
-    """What a cell does with the names of its kernel. reads: those it has not bound before. binds:
-    all that it binds. replaces: what it binds whatever happens, in no branch. imports: what it
-    binds by import. changes: whose content it may change (x[0] = 1, x.y = 1, the statement
-    x.append(1))."""
+    """What a cell does with the kernel's names. reads: those that it reads and has not bound
+    before. binds: all that it binds. replaces: those that it binds in every case, because the
+    statement is in no branch. imports: those that it binds by import. changes: those whose content
+    it may change (x[0] = 1, x.y = 1, the statement x.append(1))."""
 
     reads: set[str]
     binds: set[str]
@@ -46,11 +47,11 @@ class Names(NamedTuple):
 
 
 def reached(nb: NotebookNode, through_use: bool = True) -> list[NotebookNode]:
-    """The code cells that have a role in grading, those that answers reach, and what all these
-    need, in order.
+    """The code cells that have a role in grading, those that answers reach, and those that all
+    these need, in order.
 
-    Without `through_use`, no answer reaches a cell by `use(answer)`: if that is all, the cell is
-    its calls of use().
+    Without `through_use`, an answer does not reach a cell through `use(answer)`. A cell that is
+    reached in no other way is then replaced by its calls of use().
     """
     cells, names = _cells(nb, through_use)
     kept, made_with, answers, left = set(), set(), set(), {}
@@ -70,7 +71,7 @@ def reached(nb: NotebookNode, through_use: bool = True) -> list[NotebookNode]:
 
 
 def needed(nb: NotebookNode, source: str) -> list[NotebookNode]:
-    """The code cells that have made what `source`, run after all of them, would read, in order."""
+    """The code cells that are needed, in order, to run `source` after the last cell of `nb`."""
     cells, names = _cells(nb)
     kept = {j for name in names_of(source).reads for j in _made_by(name, names)}
     return [cells[i] for i in sorted(_with_makers(kept, names))]
@@ -80,12 +81,12 @@ def _cells(nb: NotebookNode, through_use: bool = True) -> tuple[list[NotebookNod
     """The code cells, and what each does with names."""
     cells = [cell for cell in nb.cells if cell.cell_type == "code"]
     names = [names_of(cell.source, through_use) for cell in cells]
-    imported = set().union(*(its.imports for its in names))  # no cell changes what these hold
+    imported = set().union(*(its.imports for its in names))  # modules, which no cell changes
     return cells, [its._replace(changes=its.changes - imported) for its in names]
 
 
 def _with_makers(kept: set[int], names: list[Names]) -> set[int]:
-    """The places `kept`, and those of all cells that these need."""
+    """The indices `kept`, and those of all cells that these need."""
     for i in reversed(range(len(names))):
         if i in kept:
             kept.update(j for name in names[i].reads for j in _made_by(name, names[:i]))
@@ -93,8 +94,8 @@ def _with_makers(kept: set[int], names: list[Names]) -> set[int]:
 
 
 def _made_by(name: str, names: list[Names]) -> Iterator[int]:
-    """The places of the cells that gave `name` what it holds after all of them: back to the last
-    that replaces it."""
+    """The indices of the cells that determine the value of `name` after all of them: the last one
+    that replaces it, and those that change it later."""
     for j in reversed(range(len(names))):
         if name in names[j].binds | names[j].changes:
             yield j
@@ -103,8 +104,8 @@ def _made_by(name: str, names: list[Names]) -> Iterator[int]:
 
 
 def names_of(source: str, through_use: bool = True) -> Names:
-    """What a cell of this source does with names; of the functions that it defines, what they read
-    of the kernel's.
+    """What a cell with this source does with names, including what the functions that it defines
+    read.
 
     Without `through_use`, `use(name)` reads nothing.
     """
@@ -140,7 +141,8 @@ def _stored(statements: list[ast.stmt]) -> set[str]:
 
 
 def _in_order(code: CodeType) -> Iterator[tuple[str, str]]:
-    """("LOAD_NAME" | "LOAD_GLOBAL" | "STORE_NAME", name) of the module's names, as they come."""
+    """Yield (the instruction, such as "LOAD_NAME" or "STORE_NAME"; the name) for each use of a
+    global name."""
     for step in dis.get_instructions(code):
         if isinstance(step.argval, CodeType):
             yield from ((does, name) for does, name in _in_order(step.argval) if "LOAD" in does)

@@ -1,16 +1,17 @@
-"""Write a student bundle: a folder that installs and runs by itself, without solutions and hidden
-cases.
+"""Writes a student bundle: a folder that can be installed and run by itself, without solutions and
+hidden cases.
 
     labs/   the notebooks of the labs asked for, generated from solutions/
-    lib/    without the pages for whoever changes lib, and of lib/course only a student's own
-            copies (mine.py) and install.py; what the labs ask for is left out
-            (strip_solutions.py) and comes as bytecode, lib/_reference.zip, so that later labs and
-            lib itself work; of a lab that is over it stays as source
-    tests/  those of the tools, and the quick test; none that holds an answer
-    and     README.md, AGENTS.md (for assistants: be a tutor), Makefile, environment.yml,
-            pyproject.toml, LICENSE
+    lib/    without the pages for developers of lib; of lib/course, only a student's own copies
+            (mine.py) and install.py. What the labs ask for is taken out (strip_solutions.py) and is
+            there as bytecode, lib/_reference.zip, because later labs and lib itself need it. For a
+            lab that is over, it stays as source.
+    tests/  those of the tools, and the quick test; none that contains an answer
+    and     README.md, AGENTS.md (which asks assistants to be tutors), Makefile, environment.yml,
+            pyproject.toml, LICENSE, .gitignore
 
-Bytecode is no secret, it only has to be taken apart first. The same sources give the same bytes.
+Bytecode keeps nothing secret; it only has to be taken apart first. The same sources give the same
+bytes.
 """
 
 import base64
@@ -39,8 +40,8 @@ TESTS = (
     "test_model.py",
     "test_text.py",
 )
-# For whoever changes lib. Of lib/course a student needs only
-# what `make setup`, `make lab` and `make merge` call.
+# These files are for developers of lib. Of lib/course, a student needs only what `make setup`,
+# `make lab` and `make merge` call.
 LEFT_OUT = re.compile(
     r"lib/(course/(?!(answers|carry|edition|install|mine|notebook)\.py$).*|README\.md|packages\.png|check/README\.md)"
 )
@@ -88,15 +89,15 @@ def _student_notebook(root: Path, lab: str):
 
 
 def _copies(root: Path, path: Path, suffixes: set[str]) -> dict[str, bytes]:
-    """{name relative to root: content} of a file, or of all files with such a
-    suffix in a folder."""
+    """{name relative to root: content} of a file, or of all files in a folder that have one of
+    these suffixes."""
     paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in suffixes)
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in paths}
 
 
 def _lib(root: Path, keep: set[str]) -> tuple[dict[str, bytes], dict[str, tuple[str, Definition]]]:
-    """lib's files as the bundle holds them, and {"lab0.broadcast": (file, what was
-    taken out of it)}."""
+    """Return (lib's files as they are in the bundle, {"lab0.broadcast": (file, what was taken out
+    of it)})."""
     files, definitions = _copies(root, root / "lib", LIB_FILES), {}
     files = {name: content for name, content in files.items() if not LEFT_OUT.fullmatch(name)}
     for name in [name for name in files if name.endswith(".py")]:
@@ -134,13 +135,13 @@ def _write_zip(path: Path, compiled: list[dict]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for one in sorted(compiled, key=lambda one: one["tag"]):
             for key, code in sorted(one["code"].items()):
-                # not when it was made
+                # with a fixed date, so that the same sources give the same bytes
                 entry = zipfile.ZipInfo(f"{one['tag']}/{key}", (1980, 1, 1, 0, 0, 0))
                 archive.writestr(entry, base64.b64decode(code))
 
 
 def _own_files(root: Path, labs: list[str], versions: list[str]) -> dict[str, bytes]:
-    """README, Makefile, pyproject.toml and environment.yml, with what depends on the
+    """README.md, AGENTS.md, Makefile, environment.yml and pyproject.toml, with what depends on the
     release filled in."""
     torch = re.search(
         r"^TORCH \?= (\S+)$", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE

@@ -1,6 +1,7 @@
-"""A grading result (the dict of grade.grade_notebook) as text, and as JUnit XML for machines.
+"""Turns a grading result (the dict of grade.grade_notebook) into a table, and into JUnit XML for
+programs.
 
-JSON needs no code here: the result is plain data.
+JSON needs no code here, because the result is plain data.
 """
 
 import re
@@ -10,8 +11,8 @@ NOT_IN_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]
 
 
 def table(result: dict) -> str:
-    """One line per exercise with points and first failing claim; the last line is
-    `X of Y points`."""
+    """The result as text: for each exercise its points, status and message, then the notes. The
+    last line is `X of Y points`."""
     rows = result["exercises"]
     scores = [
         f"{row['points']:g} of {row['max_points']}" + (" bonus" if row["bonus"] else "")
@@ -38,8 +39,8 @@ def junit(result: dict) -> str:
 def suite(result: dict, name: str) -> ElementTree.Element:
     """A JUnit test suite: one test case per exercise, failed unless it earned all its points.
 
-    The points stand as properties of the suite and of each case, for JUnit itself knows passed and
-    failed only.
+    The points are properties of the suite and of each case, because JUnit itself knows only passed
+    and failed.
     """
     rows = result["exercises"]
     broken = [row for row in rows if row["status"] not in ("passed", "failed", "not written yet")]

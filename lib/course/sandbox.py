@@ -1,5 +1,9 @@
-"""Shut in what a notebook's code may do while it is graded: what is asked of supervisor.py, and
-what it can hold here.
+"""Isolates the code of a notebook while it is graded, so that it cannot read the solutions or harm
+the machine. This file finds out which sandbox works here, and builds the command that supervisor.py
+runs in it.
+
+There are three kinds. We take bubblewrap if `bwrap` is installed, else "sealed" if Linux namespaces
+can be made without it, else "open". The table says what a notebook's code finds in each.
 
     what                    bubblewrap, sealed (Linux, namespaces)   open (elsewhere;
                                                                      most containers)
@@ -16,11 +20,9 @@ what it can hold here.
     CPU, memory, file size  per process, and memory of all           per process, of all (macOS:
                                                                      CPU, file size only)
 
-bubblewrap is taken where `bwrap` is installed, sealed where the namespaces can be had without it.
-
-Not prevented anywhere: what code does inside its own kernel, where the checks run, too. It can read
-lib (whose functions solve the exercises), see a hidden test while that runs, and forge a report.
-tamper.py looks for some of it.
+No sandbox prevents what code does inside its own kernel, because the checks run there, too. It can
+read lib (whose functions solve the exercises), see a hidden test while that runs, and forge a
+report. tamper.py looks for some of it.
 """
 
 import functools
@@ -42,7 +44,7 @@ from . import temporary
 from .notebook import ROOT, CourseError
 from .supervisor import FIRST_USER
 
-# -S: it needs no packages, and starts at once
+# -S: the supervisor needs no installed packages, and starts faster without looking for them
 START = [sys.executable, "-S", "-m", "lib.course.supervisor"]
 ALLOWED = {
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"),
@@ -54,14 +56,14 @@ SYSTEM = [
 ]
 SYSTEM += [f"/etc/{name}" for name in ("ld.so.conf.d", "localtime", "nsswitch.conf")]
 SYSTEM += ["/sys/devices/system"]  # the number of processors
-SHOWN = (*LIBRARIES, "/etc", "/sys", "/dev", "/proc")  # sealed, all else at the top is hidden
+SHOWN = (*LIBRARIES, "/etc", "/sys", "/dev", "/proc")  # sealed, all other folders in / are hidden
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a graded notebook may use. Per process: seconds of CPU, bytes of memory, bytes in one
-    file. In all: processes (threads count), total bytes of memory, and, sealed, bytes in all files
-    together."""
+    """What a graded notebook may use. Each process: seconds of CPU, bytes of memory, bytes in one
+    file. All together: processes (threads count), total bytes of memory and, unless the sandbox is
+    "open", bytes in all files of a folder that it can write to."""
 
     seconds: int = 1800
     memory: int = 4 * 2**30
@@ -72,8 +74,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Held:
-    """How far notebooks are shut in. how: "bubblewrap", "sealed" or "open"; drop: root's become a
-    user of their own; says: a sentence for whoever grades."""
+    """A sandbox. how: "bubblewrap", "sealed" or "open". drop: True if root runs notebooks as a user
+    of their own. says: a sentence for the person who grades."""
 
     how: str
     drop: bool
@@ -89,11 +91,12 @@ def wrap(
     hidden: Sequence[Path],
     held: Held,
 ) -> tuple[list[str], bytes]:
-    """(command, its standard input) that runs `command` shut in.
+    """Return (a command, its standard input) that runs `command` in the sandbox `held`.
 
-    It works in `folder`/work, with a copy of `notebook` in there; of `folder`, report.jsonl and
-    cells.jsonl stay writable. env: given to it besides ALLOWED. hidden: folders that it finds empty
-    or not at all, where that can be had; so is all that it does not need, but in "open".
+    `command` works in `folder`/work, where it finds a copy of `notebook`. It can also write to
+    report.jsonl and cells.jsonl in `folder`. env: variables that it gets besides those in ALLOWED.
+    hidden: folders that it finds empty or not at all, as it does all that it does not need. In
+    "open", nothing is hidden.
     """
     work, books = folder / "work", [folder / "report.jsonl", folder / "cells.jsonl"]
     work.mkdir()
@@ -125,12 +128,12 @@ def wrap(
 
 
 def _needed() -> set[str]:
-    """Where Python, its packages and lib lie: all that a notebook must find, wherever a hidden
-    folder lies.
+    """The paths of Python, its packages and lib: all that a notebook must find, even within a
+    hidden folder.
 
-    Of the repository only lib: beside it are the solutions, the tests with their answers, and .git
-    with both. A place that is reached by a link, as an environment may be, is needed under both of
-    its names.
+    Of the repository, only lib and pyproject.toml are needed. Next to them are the solutions, the
+    tests with their answers, and .git with both. A path that is reached through a link, as an
+    environment may be, is needed under both of its names.
     """
     paths = os.pathsep.join(os.environ.get(name, "") for name in ("PYTHONPATH", "LD_LIBRARY_PATH"))
     places = [
@@ -148,7 +151,7 @@ def _needed() -> set[str]:
 
 
 def _at_the_top() -> list[str]:
-    """Folders like /tmp, /var, /mnt: nothing there is needed but what _needed names."""
+    """Folders like /tmp, /var, /mnt, in which nothing is needed except what `_needed` names."""
     return [path for path in glob.glob("/*") if path not in SHOWN and not os.path.islink(path)]
 
 
@@ -157,8 +160,8 @@ def _resolved(places) -> set[str]:
 
 
 def _bubble(task: dict) -> list[str]:
-    """bwrap's command line, up to the command: a root folder that is empty but for what is
-    needed, to read."""
+    """bwrap's command line, up to the command. The root folder is empty except for what is needed,
+    which is read-only."""
     gpus = glob.glob("/dev/nvidia*")
     read = [*LIBRARIES, *SYSTEM, *task["needed"], *(["/sys"] if gpus else [])]
     read = [path for path in read if os.path.exists(path)]
@@ -192,11 +195,11 @@ def _bubble(task: dict) -> list[str]:
 
 @functools.cache
 def held(how: str | None = None) -> Held:
-    """The strongest of what this machine allows, or `how`: tried, not guessed. CourseError if `how`
-    does not work.
+    """The strongest sandbox that works on this machine, or `how`. Each is tried by running a
+    process in it.
 
-    A notebook runs as root, where it could end every process and read every file, only if "open" is
-    asked for.
+    Raises CourseError if `how` does not work. It is also raised if a notebook would run as root,
+    because it could then end every process and read every file; only how="open" allows that.
     """
     root = os.name == "posix" and os.geteuid() == 0
     modes = [
@@ -240,8 +243,8 @@ def held(how: str | None = None) -> Held:
 
 
 def _works(mode: Held) -> bool:
-    """Whether a process shut in by `mode` can be started here, and can still read Python,
-    nbval and lib."""
+    """True if a process can be started in this sandbox here, and can still read Python, nbval and
+    lib."""
     if mode.how == "bubblewrap" and not (linux.IS_HERE and shutil.which("bwrap")):
         return False
     look = "import os, sys; sys.exit(not all(os.access(path, os.R_OK) for path in sys.argv[1:]))"

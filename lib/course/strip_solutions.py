@@ -1,5 +1,5 @@
-"""What a lab asks for, taken out of lib's source; a call that puts in compiled code stands where it
-stood.
+"""Takes out of lib's source what the labs ask students to write. In its place is a call of
+`reference`, which inserts the compiled code.
 
     # exercise: lab0.ring_all_reduce             # exercise: lab0.ring_all_reduce
     def ring_all_reduce(tensor, group=None):     def ring_all_reduce(tensor, group=None):
@@ -11,10 +11,10 @@ stood.
                                                      "lab0.ring_all_reduce", globals()
                                                  )
 
-The marker is the line above the definition: a function or class at the top of a module (above its
-decorators), or a `key=lambda ...`. Of a class, its docstring and the signatures of its public
-methods stay. A private function or class of the module that only such definitions use says what
-they do, and goes with them. Everything around stays as it is, so the rest of lib runs as before.
+The marker is the line above the definition: a function or class at the top level of a module (above
+its decorators), or a `key=lambda ...`. Of a class, its docstring and the signatures of its public
+methods stay. A private function or class that only such definitions use would give the solution
+away, so it is taken out as well. Everything else stays as it is, so the rest of lib runs as before.
 """
 
 import ast
@@ -32,8 +32,8 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Marked:
-    """One marked definition. first, last: its lines, counted from 1, decorators included; the
-    marker stands above."""
+    """One marked definition. first, last: its lines, counted from 1, with its decorators and
+    without the marker."""
 
     lab: str
     name: str
@@ -43,22 +43,22 @@ class Marked:
 
     @property
     def key(self) -> str:
-        """ "lab0.ring_all_reduce": what the compiled code is asked for by."""
+        """ "lab0.ring_all_reduce", the name under which `reference` finds the compiled code."""
         return f"{self.lab}.{self.name}"
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What was taken out: its source, and the line of the remaining source that its
-    tracebacks shall name."""
+    """A definition that was taken out: its source, and the line of the remaining source that its
+    tracebacks name."""
 
     text: str
     line: int
 
 
 def marked(source: str) -> list[Marked]:
-    """The marked definitions of a module, in order. Raises CourseError for a marker that
-    stands above none."""
+    """The marked definitions of a module, in order. Raises CourseError for a marker that is not
+    directly above a definition."""
     tree = ast.parse(source)
     starts = {
         _first_line(node): node
@@ -91,8 +91,8 @@ def marked(source: str) -> list[Marked]:
 
 
 def helpers(source: str, taken: list[Marked]) -> list[Marked]:
-    """The private functions and classes of the module that nothing but these definitions
-    uses, or one another."""
+    """The private functions and classes of the module that only these definitions use, directly or
+    through one another."""
     tops = [
         node
         for node in ast.parse(source).body
@@ -127,10 +127,10 @@ def helpers(source: str, taken: list[Marked]) -> list[Marked]:
 
 
 def strip_solutions(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[str, Definition]]:
-    """(the source without its marked definitions, {"lab0.ring_all_reduce": its Definition}).
+    """Return (the source without its marked definitions, {"lab0.ring_all_reduce": its Definition}).
 
-    keep: labs whose definitions stay as they are. Raises CourseError for a marker or a definition
-    that will not do.
+    keep: labs whose definitions stay as they are. Raises CourseError for a wrong marker, or a
+    definition that cannot be taken out.
     """
     taken = [one for one in marked(source) if one.lab not in set(keep)]
     if not taken:
@@ -167,8 +167,8 @@ def strip_solutions(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[st
 
 
 def _stub(node: ast.stmt, lines: list[str]) -> list[str]:
-    """The lines of a definition that stay: decorators, signature, docstring; of a class,
-    its public methods' too."""
+    """The lines of a definition that stay: decorators, signature, docstring and, in a class, those
+    of its public methods."""
     docstring = _docstring(node)
     if docstring is None or node.body[0].lineno == node.lineno:
         raise CourseError(
@@ -195,8 +195,8 @@ def _stub(node: ast.stmt, lines: list[str]) -> list[str]:
 
 
 def _before_comments(method: ast.stmt, lines: list[str]) -> int:
-    """The last line of the signature of a method without a docstring; comments above its
-    first statement go."""
+    """The last line of the signature of a method without a docstring. Comments above the method's
+    first statement do not stay."""
     last = method.body[0].lineno - 1
     while lines[last - 1].strip().startswith("#"):
         last -= 1

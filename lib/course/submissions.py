@@ -1,11 +1,11 @@
-"""Who handed in what, and the key under which it is graded.
+"""Finds the submissions of a class, and computes the key that says whether one has to be graded
+again.
 
     submissions/alice.ipynb                              alice
     submissions/bob/.../lab1_data_parallel.ipynb         bob: any depth, so nbgrader's layout, too
 
-The key is a hash of the notebook's bytes, of the lab (its solution, and all of lib, which its
-checks run), of the grader (lib/course) and of the limits: all that points depend on, and neither a
-time nor a path.
+The key is a hash of all that the points depend on: the notebook's bytes, the lab's solution, the
+limits, and all of lib, which contains the checks and the grader. It depends on no time and no path.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from .sandbox import Limits
 
 @dataclass(frozen=True)
 class Submission:
-    """student: a name. path: the notebook; None if there is none to grade, and
-    `trouble` says why."""
+    """What one student has handed in. student: a name. path: the notebook, or None if there is none
+    to grade, in which case `trouble` says why."""
 
     student: str
     path: Path | None
@@ -30,8 +30,8 @@ class Submission:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a class is graded by: the lab's name, where the course lies, seconds per cell and in
-    all, limits, and how notebooks are shut in (None: in the strongest way; see sandbox.held)."""
+    """The terms on which a class is graded: the lab's name, the course's folder, seconds for a cell
+    and for a notebook, limits, and the sandbox (None: the strongest; see sandbox.held)."""
 
     lab: str
     root: Path
@@ -42,10 +42,10 @@ class Terms:
 
 
 def find(folder: Path, lab: str) -> list[Submission]:
-    """The students of a class, by name: notebooks in `folder`, and folders in it with a notebook
-    somewhere below.
+    """The submissions in `folder`, sorted by name: each notebook in it, and each sub-folder with a
+    notebook at any depth.
 
-    Raises CourseError if there are none, or two of one name.
+    Raises CourseError if there are none, or if two have the same name.
     """
     found = []
     for entry in sorted(folder.iterdir(), key=lambda entry: os.fsencode(entry)):
@@ -69,7 +69,7 @@ def find(folder: Path, lab: str) -> list[Submission]:
 
 
 def _text(name: str) -> str:
-    """`name` as UTF-8 can hold it: an archive may have brought bytes that are none."""
+    """`name` in valid UTF-8, because names from an archive may contain other bytes."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -84,7 +84,8 @@ def _file(student: str, path: Path) -> Submission:
 
 
 def _in_folder(folder: Path, lab: str) -> Submission:
-    """One student's folder: its notebook with the lab's name, else its only one."""
+    """The submission in one student's folder: the notebook with the lab's name, or else the only
+    one."""
     every = [
         path for path in sorted(folder.rglob("*.ipynb")) if path.is_file() and not path.is_symlink()
     ]

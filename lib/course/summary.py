@@ -1,5 +1,6 @@
-"""The class at a glance, summary.html: first what needs a person, then the distribution of points,
-the exercises with the hardest first, and how many students got which hint."""
+"""Makes summary.html, which shows a class at a glance: first the notebooks that a person should
+look at, then the distribution of points, the exercises with the hardest first, and how many
+students got which hint."""
 
 import html
 from collections import Counter
@@ -8,7 +9,7 @@ from statistics import median
 
 from .feedback import HEAD, NOT_TRIED, STYLE
 
-BINS = 10  # of percent, and one more for 100 and above
+BINS = 10  # of the histogram of percentages; one more is for 100 and above
 MORE = """
 .bar { display: flex; height: 1em; min-width: 12em }
 .bar span { display: block; height: 100% }
@@ -24,7 +25,7 @@ KINDS = (("full", "all points"), ("part", "some"), ("zero", "none"), ("grey", "n
 
 
 def page(records: list[dict], statuses: Mapping[str, str]) -> str:
-    """statuses: {student: status} (tables.py)"""
+    """The page as HTML. statuses: {student: status} (tables.py)."""
     read = [r["result"] for r in records if r["result"] and "unreadable" not in r["result"]]
     lab = html.escape(next((r["result"]["lab"] for r in records if r["result"]), "the class"))
     return (

@@ -1,17 +1,18 @@
-"""Runs one command shut in: started by sandbox.py, with the standard library only.
+"""Runs one command in a sandbox, limits it, and ends all that it has started. sandbox.py builds the
+command line that starts this program, which uses only the standard library.
 
     grader  --starts-->  supervisor  --starts-->  init  --starts-->  pytest, kernel, ranks, anything
                          (waits)                  |<-- sealed: they see each other, no network -->|
                                                   reaps orphans, ends processes that use
                                                   too much memory
 
-Sealed (Linux, where namespaces can be made: by root, or by an ordinary user in a user namespace of
-its own): init is process 1 of a PID namespace, so that the kernel itself ends all that is left when
-it goes; of the network only loopback is there; every file system is read-only but for a bounded one
-in memory, the work folder; the folders to hide (the home, the solutions, the others' submissions)
-are empty. Under bubblewrap all that is done already when the supervisor starts: it is init. Else
-(open) it does init's part as a "child subreaper", and the rest is not prevented. In all three,
-limits per process, and root becomes a user of its own.
+Sealed (on Linux, if namespaces can be made by root, or by an ordinary user in a user namespace of
+its own): init is process 1 of a PID namespace, so the kernel itself ends all that is left when init
+ends. The network has only loopback. Every file system is read-only except for bounded ones in
+memory, the work folder and /dev/shm. The hidden folders (the home, the solutions, the others'
+submissions) are empty. Under bubblewrap, all of this is in place when the supervisor starts, and it
+is init itself. Otherwise (open) it does init's part as a "child subreaper", and the rest is not
+prevented. In all three each process has limits, and root's command runs as a user of its own.
 
 See namespaces.py, pid_namespaces(7), prctl(2), getrlimit(2).
 """
@@ -27,19 +28,19 @@ import time
 from lib import linux
 from lib.course import namespaces
 
-# root becomes user FIRST_USER + the grader's pid: nobody else is, and who owns nothing
+# Root runs a command as user FIRST_USER + the grader's pid, who owns no file and no other process.
 FIRST_USER = 1_000_000_000
 BROKEN = 70  # exit code: the supervisor itself could not do its work
 
 
 def main(task: dict) -> int:
-    """Run task["command"]; returns its exit code, 128 + n if signal n ended it. Keys of
-    task: see sandbox.wrap."""
+    """Run task["command"] and return its exit code, or 128 + n if signal n ended it. For the keys
+    of task, see sandbox.wrap."""
     if linux.IS_HERE:
         namespaces.call("prctl", namespaces.SUBREAPER, 1, 0, 0, 0)
-        # told to stop, we end what we keep
+        # if the grader dies, we are told to stop, and then end all that we have started
         namespaces.call("prctl", namespaces.DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
-        if task["parent"] not in (None, os.getppid()):  # it went before this
+        if task["parent"] not in (None, os.getppid()):  # it died before this call
             return BROKEN
     if not task["sealed"]:
         return _tend(task)
@@ -58,10 +59,10 @@ def main(task: dict) -> int:
 
 
 def _tend(task: dict) -> int:
-    """Start the command, reap what becomes ours, keep all memory within the limit; in the end, end
-    all that runs."""
+    """Start the command, reap orphans, and keep the memory of all processes within the limit. When
+    the command has ended, end all that still runs."""
     if linux.IS_HERE:
-        # an ordinary user's: closed to what it keeps
+        # so that the command, which may run as the same user, cannot look into this process
         namespaces.call("prctl", namespaces.DUMPABLE, 0, 0, 0, 0)
     os.chdir(task["work"])
     with open(task["name"], "w", encoding="utf-8") as copy:
@@ -93,7 +94,7 @@ def _tend(task: dict) -> int:
                     if sum(held.values()) > most:
                         _kill(max(held, key=held.get))
     finally:
-        # sealed, the kernel ends them with us
+        # if we are process 1, the kernel ends them with us
         while os.getpid() != 1 and (left := _descendants(os.getpid())):
             for pid in left:
                 _kill(pid)
@@ -107,7 +108,7 @@ def _kill(pid: int) -> None:
 
 
 def _reaped() -> bool:
-    """Whether there was a dead child to take away."""
+    """Reap one dead child. Returns True if there was one."""
     try:
         return os.waitpid(-1, os.WNOHANG)[0] != 0
     except ChildProcessError:
@@ -119,7 +120,8 @@ def _exit_code(status: int) -> int:
 
 
 def _confine(limits: dict, user: int | None) -> None:
-    """In the process that becomes the command: its limits, and no privilege left."""
+    """Called in the process that becomes the command: set its limits, and give up all
+    privileges."""
     if user:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -142,7 +144,7 @@ def _confine(limits: dict, user: int | None) -> None:
 
 
 def _descendants(root: int) -> list[int]:
-    """The processes below `root`; where the system does not say, none is known."""
+    """The pids of all processes below `root`; none if the system does not say which they are."""
     parents, below, new = linux.parents(), set(), {root}
     while new := {pid for pid, parent in parents.items() if parent in new} - below:
         below |= new

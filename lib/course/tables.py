@@ -1,18 +1,19 @@
-"""A class's records as files, and what learning platforms import.
+"""Writes the results of a class into files: for the teacher, for learning platforms, and for each
+student.
 
     points.csv       a row per student: id, name, points, bonus, percent, status, minutes, a column
                      per exercise, notes
-    points.json      the same with failing claims and hints; the keys under which all was graded
+    points.json      the same with failing claims and hints; the records' keys (submissions.py)
     summary.html     the class at a glance (summary.py)
     junit.xml        a suite per student, a case per exercise
-    canvas.csv       for Gradebook > Import, if files have names of Canvas
-    moodle.csv       for "Upload grading worksheet", if files have names of Moodle
+    canvas.csv       for Canvas's Gradebook > Import, if the files have Canvas's names
+    moodle.csv       for Moodle's "Upload grading worksheet", if the files have Moodle's names
     feedback/NAME.html       for the student (feedback.py)
     gradescope/NAME.json     results.json of Gradescope (gradescope.py)
 
-Statuses: graded; unreadable (0 points, "notes" says why); killed (an answer ended the kernel);
-tampered with (to be looked at by hand); not graded (the grader failed). ", late" follows if the
-notebook came after --due.
+The statuses are: graded; unreadable (0 points, and "notes" says why); killed (an answer ended the
+kernel); tampered with (somebody should look at it); not graded (the grader failed). ", late"
+follows if the notebook was handed in after --due.
 """
 
 import csv
@@ -33,8 +34,8 @@ MARK = "\ufeff"
 
 
 def write_all(records: list[dict], people: Mapping[str, Person], out: Path, says: str) -> None:
-    """Write all files into `out`; what an earlier class left there goes. says: how notebooks were
-    shut in."""
+    """Write all files into `out`, and remove those of an earlier class. says: which sandbox was
+    used, in words."""
     texts = {
         "points.csv": points_csv(records, people),
         "points.json": json.dumps(
@@ -65,8 +66,8 @@ def write_all(records: list[dict], people: Mapping[str, Person], out: Path, says
 
 
 def points_csv(records: list[dict], people: Mapping[str, Person]) -> str:
-    """Of a notebook that cannot be read, the exercises stay empty; of one that could not be graded,
-    the points too."""
+    """The text of points.csv. The columns of exercises stay empty for a notebook that cannot be
+    read; for one that could not be graded, the points do too."""
     graded = [record["result"] for record in records if record["result"]]
     exercises = [row["id"] for row in graded[0]["exercises"]] if graded else []
     head = ["id", "name", "points", "bonus", "max_points", "percent", "status", "minutes"]
@@ -90,7 +91,7 @@ def points_csv(records: list[dict], people: Mapping[str, Person]) -> str:
 
 
 def status(record: dict) -> str:
-    """In a word: what became of this notebook."""
+    """What became of this notebook, in a word or two; see above."""
     result = record["result"]
     if not result:
         return "not graded"
@@ -106,7 +107,7 @@ def _died(result):
 
 
 def _notes(record):
-    """What a teacher should know of a student."""
+    """What a teacher should know about a student's notebook."""
     result = record["result"]
     if not result:
         return [f"not graded: {record['trouble']}"]
@@ -120,7 +121,7 @@ def _notes(record):
 
 
 def _cell(text: str) -> str:
-    """A spreadsheet takes text that begins so for a formula, and runs it."""
+    """The text, quoted if a spreadsheet would take it for a formula and run it."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
@@ -131,8 +132,8 @@ def _csv(rows) -> str:
 
 
 def canvas_csv(records: list[dict], people: Mapping[str, Person]) -> str:
-    """Canvas finds a student by ID; the column of the assignment is created if there is none of
-    this name. "" if no file has a name of Canvas."""
+    """The text of canvas.csv; "" if no file has one of Canvas's names. Canvas finds a student by
+    ID, and creates the column of the assignment if there is none with the lab's name."""
     mine = _of(records, people, "Canvas")
     if not mine:
         return ""
@@ -147,8 +148,8 @@ def canvas_csv(records: list[dict], people: Mapping[str, Person]) -> str:
 
 
 def moodle_csv(records: list[dict], people: Mapping[str, Person]) -> str:
-    """The columns of Moodle's grading worksheet that an upload needs. "" if no file has a name of
-    Moodle."""
+    """The text of moodle.csv, which has those columns of Moodle's grading worksheet that an upload
+    needs; "" if no file has one of Moodle's names."""
     mine = _of(records, people, "Moodle")
     if not mine:
         return ""
@@ -173,7 +174,7 @@ def _of(records, people, platform):
 
 
 def junit(records: list[dict]) -> str:
-    """JUnit XML of the class; a student who could not be graded is one case with an error."""
+    """JUnit XML of the class. A student who could not be graded becomes one case with an error."""
     suites = ElementTree.Element("testsuites")
     for record in records:
         if record["result"]:

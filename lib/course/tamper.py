@@ -1,15 +1,15 @@
-"""Looks, after each cell, for signs that a graded notebook changed what it is graded by: loaded
-into its kernel.
+"""Looks for signs that a graded notebook has changed what it is graded by. It is loaded into the
+notebook's kernel, and looks after each cell.
 
-    builtins, torch.distributed, lib  a function there that the notebook defined,
-                                      or that is another than before
+    builtins, torch.distributed, lib  a function there that the notebook has defined,
+                                      or that is not the one of before
     names of modules in the notebook  such as `check`, bound to something else
-    IPython's input transformers      more than there were, so that later cells run as other text
+    IPython's input transformers      more than before, so that later cells run with another text
 
-What is found goes into LAB_REPORT as {"tampered": what}, and from there into a note for the
-instructor; it costs no points, for a student may replace `print` while debugging. It sees the plain
-ways only: in one process, code that wants to hide from this can. In ranks nothing is looked for:
-they are fresh processes, and the ledger sits below Python.
+What it finds is written to LAB_REPORT as {"tampered": what}, from which the grader makes a note for
+the instructor. It costs no points, because a student may replace `print` while debugging. Only
+plain attempts are found, because code in the same process can hide from this. We do not look in
+ranks, because they are fresh processes, and the ledger is below Python.
 """
 
 import json
@@ -23,7 +23,7 @@ FUNCTIONS = (FunctionType, BuiltinFunctionType)
 
 
 def install(shell) -> None:
-    """From its next cell on, look after each cell of `shell` (IPython's)."""
+    """Look for these signs after each cell of `shell`, IPython's, from its next cell on."""
     book, before = os.environ.get("LAB_REPORT"), {}
     transformers = _transformers(shell)
     told = set()
@@ -50,14 +50,14 @@ def _transformers(shell) -> tuple[int, ...]:
 
 
 def _replaced(before: dict, names: dict) -> Iterator[str]:
-    """Names of what is not what it was, or should not be the notebook's. `before`: what was first
-    seen, kept up."""
+    """Yield the names whose value has changed, or is a function that the notebook has defined.
+    before: the first value of each name, which is added to here."""
     for module in list(sys.modules.values()):
         place = getattr(module, "__name__", None)
         if not isinstance(module, ModuleType) or not _watched(place):
             continue
         for name, value in list(vars(module).items()):
-            # isinstance would ask torch's deprecated names, which then warn in the middle of a cell
+            # Not isinstance, because it makes torch's deprecated names print their warnings.
             kind = type(value)
             first = (
                 before.setdefault((place, name), value) if issubclass(kind, FUNCTIONS) else value

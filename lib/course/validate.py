@@ -1,18 +1,19 @@
-"""Prove that a lab is what it claims to be: five checks per lab, and every failure named.
+"""Proves that a lab is sound, by five checks that name every failure.
 
-lint            nothing that nbval would pass in silence, nothing that differs from run to run;
-                set-up, answers and checks, which grading runs alone, need no other cell
-generated       labs/ holds exactly what solutions/ generates, and lib/check/fingerprints/ what the
-                checks do now
-solution        nbval passes the solution notebook, and every claim about a measurement holds
-planted errors  of each check nbval would not pass the same outputs with a wrong line in what is
-                stored: so the comparison is alive; and all points are earned
-unsolved        the student's notebook runs from top to bottom, scores 0, and only its checks fail;
-                what no answer reaches has run with the solution and is left out, and what reads
-                answers by use(f) alone is `use(f)` alone: there is an own one of lib's (reach.py)
+lint            The solution has nothing that nbval would pass in silence, and nothing that differs
+                from run to run. Set-up, answers and checks need no other cell, because grading runs
+                them alone.
+generated       labs/ contains exactly what solutions/ generates.
+solution        nbval passes the solution notebook, and every claim about a measurement holds.
+planted errors  Each check earns all its points, and nbval would notice a wrong line in its stored
+                output, so the comparison does compare.
+unsolved        The student's notebook runs from top to bottom, scores 0, and only its checks fail.
+                Cells that no answer reaches are left out, because they have run with the solution.
+                Of cells that use answers only as use(f), just `use(f)` is run, because it returns
+                lib's own f there (reach.py).
 
-With `whole`, the unsolved lab also runs with lib's own what reads answers by use(f), and there is a
-sixth: the solution is graded as a submission, and earns all points.
+With `whole`, cells that use answers as use(f) run in full in the unsolved lab, and there is a sixth
+check: the solution is graded as a submission, and earns all points.
 """
 
 import copy
@@ -29,8 +30,8 @@ CELL_TIMEOUT = 600.0  # seconds
 
 
 def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT, whole: bool = False) -> bool:
-    """Run all checks on one lab and print a line for each, with what failed; returns
-    whether all passed."""
+    """Run all checks on one lab, and print a line for each and what failed. Returns True if all
+    have passed."""
     print(lab, flush=True)
     try:
         solution = notebook.read(notebook.solution_path(root, lab))
@@ -105,8 +106,9 @@ def stale(root: Path, lab: str) -> list[str]:
 
 
 def solved(root: Path, lab: str, cell_timeout: float) -> tuple[list[str], list[str]]:
-    """Run the solution. What nbval does not pass, or does not show its sentence; the checks that
-    are not alive."""
+    """Run the solution. Returns (the cells that nbval does not pass, the checks whose comparison
+    does not work or that do not give all points). A cell fails, too, if a measurement does not show
+    what its sentence claims."""
     path = notebook.solution_path(root, lab)
     run = nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT, claims="hold")
     failed = [f"cell {c.cell!r}: {c.message}" for c in run.cells.values() if c.outcome == "failed"]
@@ -114,12 +116,12 @@ def solved(root: Path, lab: str, cell_timeout: float) -> tuple[list[str], list[s
 
 
 def _dead(solution: nbformat.NotebookNode, run: nbval_run.Run) -> Iterator[str]:
-    """The checks that passed and would have passed a wrong line, too, or that did
-    not give all points."""
+    """The checks that have passed, but would have passed a wrong output too, or did not give all
+    points."""
     for exercise in notebook.exercises(solution):
         cell, full = run.cells.get(exercise.check.id), exercise.points
         if cell is None or cell.outcome != "passed":
-            continue  # told already
+            continue  # reported already
         if not cell.compared:
             yield f"check {cell.cell!r}: nbval does not notice a wrong output"
         if [(line.get("points"), line.get("max_points")) for line in cell.report] != [(full, full)]:
@@ -127,8 +129,8 @@ def _dead(solution: nbformat.NotebookNode, run: nbval_run.Run) -> Iterator[str]:
 
 
 def unsolved(root: Path, lab: str, cell_timeout: float, whole: bool = True) -> list[str]:
-    """What the student's notebook does otherwise than fail with 0 points in its
-    checks, and there alone."""
+    """Everything that is wrong with the student's notebook: its checks have to fail with 0 points,
+    and no other cell may fail."""
     nb = notebook.read(notebook.lab_path(root, lab))
     checks = {exercise.check.id for exercise in notebook.exercises(nb)}
     run = _run_copy(nb, reach.reached(nb, through_use=whole), cell_timeout)
@@ -153,7 +155,7 @@ def unsolved(root: Path, lab: str, cell_timeout: float, whole: bool = True) -> l
 
 
 def lost(solution: nbformat.NotebookNode) -> list[str]:
-    """The names that an answer, a set-up or a check reads and that cells make which
+    """The names that an answer, a set-up cell or a check reads, but that only a cell defines which
     grading leaves out."""
     made_by, wrong = {}, []
     for cell in solution.cells:
@@ -174,7 +176,8 @@ def lost(solution: nbformat.NotebookNode) -> list[str]:
 
 
 def graded(solution: nbformat.NotebookNode, cell_timeout: float) -> list[str]:
-    """Grade the solution as a submission: what fails where set-up, answers and checks run alone."""
+    """Grade the solution as a submission. Returns what fails when set-up, answers and checks run
+    alone."""
     merged = merge.merge(solution, [copy.deepcopy(cell) for cell in solution.cells]).notebook
     run = _run_copy(merged, merged.cells, cell_timeout)
     failed = [f"cell {c.cell!r}: {c.message}" for c in run.cells.values() if c.outcome == "failed"]
@@ -184,7 +187,7 @@ def graded(solution: nbformat.NotebookNode, cell_timeout: float) -> list[str]:
 def _run_copy(
     nb: nbformat.NotebookNode, cells: list[nbformat.NotebookNode], cell_timeout: float
 ) -> nbval_run.Run:
-    """What nbval says of a notebook that has these cells of `nb`."""
+    """Run a notebook that has only these cells of `nb`."""
     with temporary.folder("lab-copy-") as folder:
         path = folder / "copy.ipynb"
         notebook.write(nbformat.v4.new_notebook(cells=cells, metadata=nb.metadata), path)
@@ -192,8 +195,8 @@ def _run_copy(
 
 
 def _broken(run: nbval_run.Run) -> list[str]:
-    """Cells that hung, killed the kernel or were skipped, and a run that was cut: nothing
-    may do that here."""
+    """Cells that hung, killed the kernel or were skipped, and a run that reached the total limit.
+    None of this may happen in our own notebooks."""
     odd = [cell for cell in run.cells.values() if cell.outcome not in ("passed", "failed")]
     wrong = [
         f"cell {cell.cell!r}: {cell.outcome}: {cell.message}; later cells did not run"
@@ -203,7 +206,7 @@ def _broken(run: nbval_run.Run) -> list[str]:
 
 
 def _line(name: str, wrong: list[str], good: str, notes: list[str] = ()) -> bool:
-    """Print one row of the table, and below it what is wrong; returns whether nothing is."""
+    """Print one row of the table, and what is wrong below it. Returns True if nothing is."""
     print(f"  {'--' if wrong else 'ok'}  {name:16}{f'{len(wrong)} failures' if wrong else good}")
     for text in [*wrong, *notes]:
         print("        " + text.strip().replace("\n", "\n        "), flush=True)

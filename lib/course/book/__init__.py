@@ -1,25 +1,23 @@
-"""The course as a book in the browser: `make book` writes build/book, which works from any folder
-and without a server.
+"""Makes the course into a book for the browser. `make book` writes it to build/book, and it works
+from any folder and without a server. No notebook is run for it.
 
     solutions/lab0_concepts.ipynb  --notebooks.py-->  a notebook with the student's sources
-                                                      and our run's outputs
+                                                      and the outputs of our run
                                    --sections.py--->  one notebook per section
     landing.html, glossary         -----Sphinx----->  one page each (conf.py; myst-nb; theme/)
 
-notebooks.py     what a page shows of a lab: no answer, no output of a check
-sections.py      a lab's notebook as one page per section
-landing.py       the first page: runs to play, a figure of each lab, how to begin
-formulas.py      TeX to MathML
-pages.py         what Sphinx is told: formulas so, and figures get their alt text
-search.py        the index of the search; progress.py: a bar while Sphinx works
-runs.py          runs of the notebooks' cells, recorded; animations.py draws them, frame by frame
-theme/           the frame of each page
+notebooks.py     chooses what a page shows of a lab: no answers, and no outputs of checks
+sections.py      splits a lab's notebook into one page per section
+landing.py       writes the first page: runs to replay, a figure of each lab, how to begin
+formulas.py      turns TeX into MathML
+pages.py         an extension of Sphinx, for formulas, alt texts of figures, and the search
+search.py        writes the index of the search; progress.py shows a bar while Sphinx works
+runs.py          records runs of the notebooks' cells; animations.py draws them, frame by frame
+theme/           the template of each page
 static/          the style and the scripts of all pages
 
-The scripts: book.js (guesses, replays), explorers.js (the figures with sliders), which draws with
-charts.js what formulas.js computes, and search.js.
-
-Nothing here runs a notebook.
+The scripts are book.js (guesses and replays), explorers.js (the figures with sliders, for which
+formulas.js computes and charts.js draws) and search.js.
 """
 
 import io
@@ -41,9 +39,9 @@ HERE = Path(__file__).parent
 
 
 def make(root: Path, out: Path) -> int:
-    """Build the book of root's solutions in `out`, anew; returns the number of its pages.
+    """Build the book of root's solutions anew in `out`. Returns the number of its pages.
 
-    Raises CourseError where Sphinx is not installed, or has a warning.
+    Raises CourseError if Sphinx is not installed, or gives a warning.
     """
     try:
         import sphinx  # noqa: F401
@@ -51,7 +49,7 @@ def make(root: Path, out: Path) -> int:
         raise CourseError(
             "the book needs Sphinx: pip install -e '.[book]', or `make book`"
         ) from None
-    # what is there of the book stays until the new one is whole
+    # the old book stays until the new one is complete
     work = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         write_sources(root, work / "sources")
@@ -66,7 +64,7 @@ def make(root: Path, out: Path) -> int:
 
 
 def _sphinx(work: Path) -> str:
-    """Turn work/sources into work/html; returns what Sphinx warned of."""
+    """Turn work/sources into work/html. Returns Sphinx's warnings."""
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
@@ -84,8 +82,8 @@ def _sphinx(work: Path) -> str:
 
 
 def write_sources(root: Path, sources: Path) -> None:
-    """The folder that Sphinx reads: settings, style, figures that move, the labs' sections, and
-    three pages."""
+    """Write the folder that Sphinx reads: settings, style, animated figures, the labs' sections,
+    and three more pages."""
     shutil.copytree(HERE / "static", sources / "static")
     shutil.copytree(HERE / "theme", sources / "book")
     figures = sources / "static" / "figures"
@@ -110,9 +108,9 @@ def write_sources(root: Path, sources: Path) -> None:
 
 
 def write_animations(figures: Path) -> dict[str, tuple[str, str]]:
-    """Write the figures that move by themselves; {cell below which one stands: (its
-    name, alt text)}."""
-    # here: it needs matplotlib, which no other command of lib.course should wait for
+    """Write the animated figures. Returns {the cell below which one is shown: (its name, its alt
+    text)}."""
+    # imported here, because it needs matplotlib, and other commands should not wait for that
     from . import animations
 
     found = {}

@@ -1,4 +1,4 @@
-"""Six runs that can be replayed, drawn from what was recorded (runs.json), frame by frame, as SVG.
+"""Draws six recorded runs (runs.json), frame by frame as SVG, so that they can be replayed.
 
     ring_all_reduce        chunks are sent round a ring of four ranks; in each, how many ranks'
                            values are summed
@@ -9,8 +9,8 @@
                            event by event
     tokens_to_experts      routed tokens are sent to the ranks that have their experts, and back
 
-Each returns its frames, [(SVG, alt text), ...]. The replay starts at the first one. The last one,
-which says it all, is what is seen without a script.
+Each function returns its frames, [(SVG, alt text), ...]. The replay starts with the first one. A
+reader without scripts sees only the last one, which therefore shows the result.
 """
 
 import base64
@@ -26,11 +26,11 @@ from lib.plots.boxes import BOX_COLOR
 from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, PAPER, on_color, rank_color, readable
 
 WIDTH = 768
-GLIDE = 8  # frames of a message on its way
+GLIDE = 8  # frames in which a message moves
 
 
 def rect(x, y, width, height, color, text="", edge=PAPER):
-    """A box, and a text in its middle."""
+    """A box with a text in its middle."""
     shape = (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{color}" '
         f'stroke="{edge}"/>'
@@ -43,13 +43,13 @@ def rect(x, y, width, height, color, text="", edge=PAPER):
 
 
 def say(x, y, text, color=INK, anchor="start", weight="normal", size=14):
-    """A text, its baseline at y."""
+    """A text whose baseline is at y."""
     look = f'fill="{color}" text-anchor="{anchor}" font-weight="{weight}" font-size="{size}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{escape(str(text))}</text>'
 
 
 def frame(height, title, caption, parts, alt):
-    """(SVG, alt text): title above, caption below, as lib.plots has them."""
+    """(SVG, alt text) of a frame, with its title above and its caption below, as in lib.plots."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 '
         f'{WIDTH} {height}"'
@@ -63,8 +63,8 @@ def frame(height, title, caption, parts, alt):
 
 
 def ring_all_reduce(data):
-    """data: "rounds", the (from, to) of each; "arrived", the (rank, chunk); "states", values
-    summed, [rank][chunk]."""
+    """data: for each round, "rounds": the (from, to) of its messages; "arrived": the (rank, chunk)
+    of each; "states": how many values are summed after it, as [rank][chunk]."""
     states, n = data["states"], len(data["states"][0])
     states = [[[1] * n for _ in range(n)], *states]
     place = lambda rank, chunk: (24 + 186 * rank + 38 * chunk, 130)
@@ -121,7 +121,8 @@ def ring_all_reduce(data):
 
 
 def broadcast_tree(data):
-    """data: "ranks", "root", and "rounds", the (from, to) of each message, round by round."""
+    """data: "ranks", the number of ranks; "root"; and "rounds", the (from, to) of each round's
+    messages."""
     n, rounds = data["ranks"], data["rounds"]
     title = f"{n} ranks have the tensor after {len(rounds)} rounds, because the senders double"
     home = lambda rank: (54 + 94 * rank, 150)
@@ -158,8 +159,8 @@ def broadcast_tree(data):
 
 
 def deadlock(data):
-    """data: for "hangs" and for "works" the events, (rank, op, peer, "posted" or "done"), as they
-    happened; "verdict", the launcher's words."""
+    """data: for "hangs" and for "works" the events (rank, op, peer, "posted" or "done"), in the
+    order in which they happened; "verdict", the launcher's message."""
     title = "If both ranks send first, each waits for a receive that is never posted"
     frames = []
     for count in range(max(len(data["hangs"]), len(data["works"])) + 2):
@@ -255,8 +256,8 @@ def one_f_one_b_and_zb_h1(data, steps=72):
 
 
 def gather_and_free(data):
-    """data: "events", [(number, "unshard" or "reshard", unit or None)]; "units",
-    how many; "ranks"."""
+    """data: "events", [(number, "unshard" or "reshard", unit or None for the root)]; "units" and
+    "ranks", the numbers of them."""
     n, ranks = data["units"], data["ranks"]
     events = units.changes("ZeRO-3", data["events"], n)
     spans, phases = units.unsharded_spans(events), dict(units.phases(events))
@@ -298,7 +299,7 @@ def _unit(unit):
 
 
 def tokens_to_experts(data):
-    """data: "rows", how many each rank (row) has for the experts of each rank (column)."""
+    """data: "rows", how many tokens each rank (row) has for the experts of each rank (column)."""
     rows, n = data["rows"], len(data["rows"])
     got = [sum(column) for column in zip(*rows, strict=True)]
     title = (
@@ -342,7 +343,7 @@ def tokens_to_experts(data):
 
 
 def _places(home, guest):
-    """Where each of `home` stands in `guest`; equal ones in their order."""
+    """The index in `guest` of each pair in `home`. Equal pairs keep their order."""
     free = {}
     for place, pair in enumerate(guest):
         free.setdefault(pair, []).append(place)
@@ -360,8 +361,8 @@ SECONDS = {
 
 
 def write(folder, name, frames):
-    """Write NAME.js with the frames, packed, and NAME.svg, the last one, for readers without a
-    script."""
+    """Write NAME.js with all frames, compressed, and NAME.svg with the last one, for readers
+    without scripts."""
     packed = zlib.compress(json.dumps([svg for svg, _ in frames]).encode(), 9)
     data = {
         "alts": [alt for _, alt in frames],

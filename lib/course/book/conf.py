@@ -1,5 +1,5 @@
-"""Sphinx's settings for the book. It is built from a folder that lib.course.book makes; see
-there."""
+"""Sphinx's settings for the book. lib.course.book copies this file into the folder that Sphinx
+reads, and adds the repository's address."""
 
 project = "Distributed training, by building it"
 html_title = project

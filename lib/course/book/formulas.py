@@ -1,10 +1,10 @@
-r"""Formulas as MathML, written when the book is built: they need no script, no font of ours, and
-print and speak well.
+r"""Turns formulas into MathML when the book is built. They then need no script and no font of ours,
+and can be printed and read aloud.
 
     $\alpha + n\beta$   --->   <math><mi>α</mi><mo>+</mo><mi>n</mi><mi>β</mi></math>
 
-All browsers have drawn MathML Core since 2023. math-core (MIT) stops at a command that it does not
-know.
+All browsers have drawn MathML Core since 2023. The converter is math-core (MIT licence), which
+raises an error for a command that it does not know.
 """
 
 import re
@@ -15,14 +15,14 @@ FORMULA = re.compile(r"(?<!\\)(?P<dollars>\$\$?)(?P<tex>[^$]+)(?P=dollars)")
 
 @cache
 def _converter():
-    from math_core import LatexToMathML  # here: only who builds the book has it
+    from math_core import LatexToMathML  # here, because only building the book needs it
 
     return LatexToMathML()
 
 
 def mathml(tex: str, display: bool = False) -> str:
-    """The formula as an element <math>. Raises ValueError, naming the formula, for TeX that
-    is not understood."""
+    """The formula as an element <math>. Raises ValueError, which names the formula, for TeX that
+    math-core does not understand."""
     try:
         return _converter().convert_with_local_state(tex, displaystyle=display)
     except Exception as error:  # math-core's errors have no public base class
@@ -35,7 +35,7 @@ def block(tex: str) -> str:
 
 
 def in_html(html: str) -> str:
-    """HTML with its $formulas$ written as MathML; Markdown leaves HTML as it is."""
+    """The HTML with its $formulas$ as MathML. Markdown does not do that within HTML."""
     return FORMULA.sub(
         lambda found: (block if found["dollars"] == "$$" else mathml)(found["tex"]), html
     )

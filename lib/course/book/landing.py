@@ -1,7 +1,8 @@
-"""The first page: what the course is, two runs to play, and a figure with its claim for each lab.
+"""Writes the first page: what the course is, two runs to replay, and a figure with its claim for
+each lab.
 
-landing.html has the text. What it says about the labs comes from their notebooks: titles, hours,
-figures, and the code of the deadlock.
+The text is in landing.html. Titles, hours, figures and the code of the deadlock are taken from the
+labs' notebooks, so that they cannot become outdated.
 """
 
 import base64
@@ -26,7 +27,7 @@ DESCRIPTION = (
     "collectives, data, pipeline and tensor parallelism, ZeRO and mixtures of experts on real "
     "ranks, without a GPU."
 )
-# lab: (the cell whose figure stands for it, its claim)
+# {lab: (the cell whose figure represents it, the figure's claim)}
 FIGURES = {
     "lab0_concepts": (
         "cost-figure",
@@ -63,7 +64,8 @@ FIGURES = {
 
 
 def page(root: Path, labs: list[str], address: str, figures: Path, alts: dict[str, str]) -> str:
-    """index.md; the labs' figures are written into `figures`. alts: alt texts of recorded runs."""
+    """The text of index.md. Also writes the labs' figures into `figures`. alts: {a recorded run:
+    its alt text}."""
     solutions = {lab: notebook.read(notebook.solution_path(root, lab)) for lab in labs}
     stored = runs.stored()["deadlock"]
     parts = {
@@ -100,13 +102,14 @@ def page(root: Path, labs: list[str], address: str, figures: Path, alts: dict[st
 
 
 def _site(address: str) -> str:
-    """Where GitHub Pages publishes a repository; og:image wants the full address."""
+    """The address at which GitHub Pages publishes a repository, because og:image needs a full one;
+    "" for an address that is not on GitHub."""
     found = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)", address)
     return f"https://{found[1].lower()}.github.io/{found[2]}/" if found else ""
 
 
 def _hours(solutions: list[NotebookNode]) -> str:
-    """How long the labs take, added up from what their first cells say."""
+    """The sentence about how long the labs take, with the sums of what their first cells say."""
     found = [HOURS.search(solution.cells[0].source) for solution in solutions]
     core, full = (sum(float(one[part]) for one in found if one) for part in (1, 2))
     return (
@@ -143,6 +146,6 @@ def _card(lab: str, solution: NotebookNode, figures: Path) -> str:
 
 
 def _authors() -> str:
-    """Who holds the copyright, as the licence says it."""
+    """The copyright holders that LICENSE names."""
     text = (notebook.ROOT / "LICENSE").read_text(encoding="utf-8")
     return re.search(r"Copyright \(c\) \d+ (.*)", text)[1]

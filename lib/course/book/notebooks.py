@@ -1,10 +1,11 @@
-"""A lab as the book shows it: the student's sources, with what the solution's run printed and drew.
+"""Makes the pages of a lab: the student's sources, with what the solution's run printed and drew.
 
-Left out are the outputs of checks and answers. A cell that takes a prediction gets the tag
-`predict`; a cell whose output tells the number gets `waits-NAME` for each of its names, and book.js
-hides it until there is a guess. The line of `show_prediction`, in which nothing stands for a guess
-that was not made, gets a slot for it: "rows: formula 75" becomes "rows: you ‹my_rows›, formula 75".
-In labs that print "you 0" the slot replaces the 0.
+Outputs of checks and answers are left out. A reader should predict before seeing a result, so a
+cell that takes a prediction gets the tag `predict`. A cell whose output contains the result gets
+the tag `waits-NAME` for each prediction, and book.js hides it until there is a guess. In our run no
+guess was made, so the line that `show_prediction` printed gets a slot for the reader's: "rows:
+formula 75" becomes "rows: you ‹my_rows›, formula 75". In labs that print "you 0", the slot replaces
+the 0.
 """
 
 import copy
@@ -23,11 +24,11 @@ from .formulas import in_html
 GUESS = re.compile(
     r"^(?P<names>\w+(, \w+)*) = (?:.*# Predict|None *# your prediction)", re.MULTILINE
 )
-# its first two arguments: the text before the colon, and the name of the guess
+# finds the first two arguments of the call: the text before the colon, and the guess's name
 SHOWN = r'show_prediction\(\s*f?"(?P<what>[^"]*)",\s*{name}\b'
-# no guess yet
+# finds what the notebook has in place of a guess that was not made
 UNMADE = re.compile(r"(?<![\d.])(?:0|0\.0|1\.00)(?![.,]?\d)|\((?:0, )*0\)|\.{6}|tp0 pp0|-(?=,|$)")
-ANSWER = "<details><summary>Answer"  # of a Predict: all of it, or "to (b)"
+ANSWER = "<details><summary>Answer"  # to a Predict; "to (b)" may follow
 EXPLORER = re.compile(r"^explore\.(\w+)\(\)$", re.MULTILINE)
 NOTE = """```{note}
 This page is for reading. Its cells have run, and what they printed stands below them; what an \
@@ -41,9 +42,10 @@ GLOSSARY = re.compile(r"^\| English \|.*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)
 def page(
     solution: NotebookNode, animated: dict[str, tuple[str, str]] | None = None
 ) -> NotebookNode:
-    """The notebook that becomes a page. Raises CourseError for what would stop the build of a lab.
+    """The notebook that becomes a lab's pages. Raises CourseError for what would stop the build of
+    the lab.
 
-    animated: {cell id: (name, alt text) of the figure that moves below it}.
+    animated: {cell id: (name, alt text) of the animated figure below that cell}.
     """
     lab = build.student_notebook(solution)
     awaited, cells = [], []
@@ -98,8 +100,8 @@ def _with_slots(outputs: list[NotebookNode], source: str, names: list[str]) -> l
 
 
 def _without_guesses(outputs: list[NotebookNode], names: list[str]) -> list[NotebookNode]:
-    """The outputs with ‹name› where the run printed, after "you", what stood in the
-    notebook for a guess."""
+    """The outputs with ‹name› where the run printed, after "you", what the notebook has in place of
+    a guess."""
     if not names:
         return outputs
     outputs, slots = copy.deepcopy(outputs), itertools.cycle(f"‹{name}›" for name in names)
@@ -114,28 +116,28 @@ def _without_guesses(outputs: list[NotebookNode], names: list[str]) -> list[Note
 
 
 def replayed(name: str, alt: str) -> NotebookNode:
-    """The cell in which book.js replays a recorded run, by figures/NAME.js."""
+    """The cell in which book.js replays a recorded run, which is in figures/NAME.js."""
     source = f'<div class="moving" data-replay="{name}">{still(name, alt)}</div>'
     return new_markdown_cell(source, id=f"replay-{name.replace('_', '-')}")
 
 
 def still(name: str, alt: str) -> str:
-    """A run's last frame, as HTML: what readers without a script see."""
+    """The last frame of a run, as HTML. Readers without scripts see only this."""
     return f'<img src="_static/figures/{name}.svg" alt="{escape(alt)}">'
 
 
 def explored(name: str) -> NotebookNode:
-    """The cell in which explorers.js puts the sliders of the figure above."""
+    """The cell in which explorers.js shows the figure above with sliders."""
     source = f'<div class="moving" data-explorer="{name}"></div>'
     return new_markdown_cell(source, id=f"explorer-{name.replace('_', '-')}")
 
 
 def _text(source: str, shown: bool) -> str:
-    """A text cell's source: an answer that follows a Predict is marked, formulas inside of folded
-    parts are written.
+    """The source of a text cell, in which the answer to a Predict is marked, and formulas in folded
+    parts are MathML.
 
-    shown: the cell below shows what is right. A Predict without an answer then has a mark of its
-    own, and so has a text that comes back to a prediction made further up.
+    shown: True if the cell below shows what is right. A Predict without an answer then gets a mark,
+    and so does a text that refers to an earlier prediction.
     """
     if "**Predict" in source:
         if shown and ANSWER not in source:
@@ -147,7 +149,7 @@ def _text(source: str, shown: bool) -> str:
 
 
 def pictures(nb: NotebookNode) -> Iterator[NotebookNode]:
-    """The figures among the outputs, in order."""
+    """Yield the outputs that are figures, in order."""
     for cell in nb.cells:
         yield from (
             output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
@@ -155,10 +157,11 @@ def pictures(nb: NotebookNode) -> Iterator[NotebookNode]:
 
 
 def glossary(text: str) -> list[str]:
-    """The rows of the glossary in a Markdown file, head and rule first; [] if it has none.
+    """The rows of the glossary in a Markdown file, beginning with its head and rule; [] if it has
+    none.
 
-    Each word in Chinese says that it is, for who hears it, and for the browser, which has a font
-    for each script.
+    Each Chinese word is marked with its language, so that screen readers pronounce it, and browsers
+    choose the font of its script.
     """
     if not (found := GLOSSARY.search(text + "\n")):
         return []

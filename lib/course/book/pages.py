@@ -1,5 +1,5 @@
-"""What Sphinx is told: formulas become MathML, figures get their alt text, tables may scroll, and
-the search gets its index."""
+"""An extension of Sphinx: it writes formulas as MathML, gives figures their alt text, lets wide
+tables scroll, and writes the index of our search."""
 
 from docutils import nodes
 from sphinx.writers.html5 import HTML5Translator
@@ -12,7 +12,7 @@ from .sections import MINUTES
 
 
 def setup(app):
-    """Make this module an extension of Sphinx."""
+    """Sphinx calls this function when it loads the extension."""
     inline, block = (_formula(written) for written in (formulas.mathml, formulas.block))
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     app.add_node(nodes.table, override=True, html=(_open_table, _close_table))
@@ -42,18 +42,19 @@ def _close_table(writer, node):
 
 
 def _without_sphinx_search(app):
-    """Sphinx's own search finds pages, and shows what it found only on a server."""
+    """Switch off Sphinx's own search, because it finds whole pages and shows excerpts only on a
+    server."""
     app.builder.search = False
 
 
 def _shorter_contents(app, page, template, context, doctree):
-    """The contents of a page name an exercise without its length."""
+    """In a page's table of contents, name an exercise without its length."""
     context["toc"] = MINUTES.sub("", context.get("toc", ""))
 
 
 def describe(app, doctree):
-    """Give each figure of a lab its alt text, which is the claim that the figure shows and
-    what is drawn."""
+    """Give each figure of a lab its alt text, which says what the figure claims and what is
+    drawn."""
     path = app.srcdir / f"{app.env.docname}.ipynb"
     if not path.exists():
         return

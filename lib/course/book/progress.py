@@ -1,4 +1,4 @@
-"""A progress bar for Sphinx, which says in its status line how far it is.
+"""A progress bar for Sphinx, read from the percentages in Sphinx's status lines.
 
 reading sources... [ 42%] lab0_concepts        -->       book:  21%|██        | [00:12<00:41]
 writing output... [ 50%] lab0_concepts         -->       book:  75%|███████▌  | [00:31<00:10]
@@ -12,9 +12,10 @@ SAID = re.compile(r"(reading sources|writing output)\.\.\. *(?:\x1b\[[\d;]*m)*\[
 
 
 class Status:
-    """A stream for Sphinx's status. Reading is the first half of the way and writing the second.
+    """A stream that receives Sphinx's status. Reading is the first half of the bar, and writing the
+    second.
 
-    Where the output is no terminal, nothing is shown.
+    If the output is not a terminal, nothing is shown.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Status:
         return len(text)
 
     def flush(self) -> None:
-        """tqdm draws the bar when it has moved."""
+        """Do nothing, because tqdm draws the bar itself."""
 
     def isatty(self) -> bool:
         return False

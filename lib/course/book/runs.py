@@ -1,9 +1,9 @@
-"""What the animated figures show: real runs of the notebooks' own cells, recorded once in
-runs.json.
+"""Records what the animated figures show. These are real runs of the notebooks' own cells, stored
+in runs.json.
 
-    python -m lib.course record     # run these cells again, and store what they made; half a minute
+    python -m lib.course record     # runs the cells again and stores their data; half a minute
 
-The data are those that the figure beside the animation is drawn from.
+An animation is drawn from the same kind of data as the figure above it in the notebook.
 """
 
 import json
@@ -16,8 +16,8 @@ from lib.course.notebook import CourseError
 
 STORED = Path(__file__).with_name("runs.json")
 
-# name: (lab, the cell below whose output it stands, what makes its data after the cells that this
-# needs have run)
+# {name: (lab, the cell below which the animation is shown, the code that makes its data)}. Before
+# this code, `record` runs the cells that it needs.
 RUNS = {
     "ring_all_reduce": ("lab0_concepts", "ring-figure", """
 from lib.collectives.contents import traced
@@ -76,12 +76,12 @@ data = {"rows": launch.run(compare.tokens_to_ranks, SHAPE, nproc=4, ledger=False
 
 
 def stored() -> dict:
-    """{name: what was recorded}"""
+    """{name: what was recorded}, from runs.json."""
     return json.loads(STORED.read_text(encoding="utf-8"))
 
 
 def record(root: Path, names: list[str]) -> None:
-    """Run what RUNS says of these and store it. Raises CourseError where a cell fails."""
+    """Run the code of these RUNS and store their data. Raises CourseError if a cell fails."""
     kept = stored() if STORED.exists() else {}
     for name in names:
         lab, _, source = RUNS[name]
@@ -103,7 +103,7 @@ def record(root: Path, names: list[str]) -> None:
 
 
 def _short(data):
-    """The same with times to the tenth of a millisecond."""
+    """The same data, with times rounded to a tenth of a millisecond."""
     if isinstance(data, dict):
         return {key: _short(value) for key, value in data.items()}
     if isinstance(data, list):

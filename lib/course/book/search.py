@@ -1,10 +1,10 @@
-"""The index of the search: one entry for each heading, with the text below it.
+"""Writes the index of the search: one entry for each heading, with the text below it.
 
     book.sections("...")         a list of [page, anchor, title, text], packed like the figures
 
-A page that was opened as a file may not read other pages, so the index is a script, and excerpts
-are taken from it. Outputs and folded answers are left out, because a search should not reveal what
-the reader is asked to predict.
+A browser does not let a page that was opened as a file read other pages. Therefore the index is a
+script, and excerpts are taken from it. Outputs and folded answers are left out, because a search
+should not reveal what the reader is asked to predict.
 """
 
 import base64
@@ -79,22 +79,22 @@ def _spoken(tex: str) -> str:
 
 
 def _divided(fraction: re.Match) -> str:
-    """a/b, with brackets round a sum, and round all of it where a factor follows."""
+    """A fraction as a/b, with brackets around a sum, and around all of it if a factor follows."""
     sides = (
         f"({side})" if re.search(r"[-+ ]", re.sub(r"\([^()]*\)", "", side)) else side
         for side in fraction.groups()
     )
     divided, after = "/".join(sides), fraction.string[fraction.end() :].strip()
-    # the space ends a command before it
+    # the space separates it from a TeX command before it
     return f" ({divided})" if re.match(r"[\w\\(]", after) else f" {divided}"
 
 
 def script(found) -> str:
-    """The script that brings the index."""
+    """The script that contains the index."""
     packed = zlib.compress(json.dumps(found, ensure_ascii=False).encode(), 9)
     return f'book.sections("{base64.b64encode(packed).decode()}");\n'
 
 
 def unpacked(text: str) -> list:
-    """The entries in what `script` wrote."""
+    """The entries in a text that `script` has made."""
     return json.loads(zlib.decompress(base64.b64decode(re.search(r'"(.*)"', text)[1])))

@@ -1,9 +1,9 @@
-"""A lab's notebook, as one page per section.
+"""Splits a lab's notebook into one page per section.
 
     lab0_concepts.ipynb          the title, what the lab is about, its sections, the imports
     lab0_concepts-ranks.ipynb    "## 2. Ranks" and all cells up to the next section
 
-A section's headings move up by one level, because its own title is the title of the page.
+The headings of a section move up by one level, because its title becomes the title of the page.
 """
 
 import copy
@@ -17,7 +17,7 @@ SECTION = re.compile(r"## (?P<title>.+)")
 NUMBER = re.compile(r"^\d+\. ")
 OPTIONAL = re.compile(r" \(optional\)$")
 GOAL = re.compile(r"^\*(?:Goal: )?(?P<goal>[^*]+)\*$", re.MULTILINE)
-# what an exercise's heading says about its length
+# finds what the heading of an exercise says about its length
 MINUTES = re.compile(r" \((?:bonus, )?[^()]*\b(?:minutes|no code needed)\b[^()]*\)")
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
@@ -49,7 +49,7 @@ def slug(title: str) -> str:
 
 
 def description(part: NotebookNode) -> str:
-    """What a section is for, in one sentence, as its first lines say it; "" where they do not."""
+    """The goal of a section, in one sentence, from its first cell; "" if there is none."""
     found = GOAL.search(part.cells[0].source)
     return found["goal"].strip() if found else ""
 

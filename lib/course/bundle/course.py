@@ -9,7 +9,7 @@ edition.py notebook.py   which edition a notebook is; notebooks as data
 
 import sys
 
-# Importing nbformat would have jsonschema build a grammar of web addresses, a second of work in
-# every process that is started here. It does without where that module is missing; no notebook is
-# checked for them.
+# When nbformat is imported, jsonschema builds a grammar of web addresses, which takes a second in
+# every process that we start. It skips that if this module is missing, and we lose nothing, because
+# no notebook is checked for web addresses.
 sys.modules.setdefault("rfc3987_syntax", None)

@@ -1,10 +1,10 @@
-"""lib's own versions of what the labs ask you to write, compiled. Their source comes when the lab
-is over.
+"""Loads lib's own versions of what the labs ask you to write, which are compiled. You get their
+source when the lab is over.
 
-Later labs, later cells and lib itself need working collectives, schedules, optimizers before you
-have written yours. So where a marked definition stood, `reference` puts in its bytecode from
-`_reference.zip`. This is no secret: whoever wants to take bytecode apart can. Everything else in
-lib is plain source; read it, change it.
+Later labs, later cells and lib itself need working collectives, schedules and optimizers before you
+have written yours. Where lib's source had such a definition, `reference` therefore inserts its
+bytecode from `_reference.zip`. This keeps nothing secret, because bytecode can be taken apart.
+Everything else in lib is plain source: read it, and change it.
 """
 
 import functools
@@ -18,8 +18,8 @@ ZIP = Path(__file__).with_name("_reference.zip")
 
 
 def reference(name, scope):
-    """The function or class that stood here, such as "lab0.ring_all_reduce"; scope: the
-    module's globals()."""
+    """The function or class with this name, such as "lab0.ring_all_reduce". scope: the globals() of
+    the module that had its source."""
     made = {}
     exec(_placed(_codes()[name]), scope, made)
     (thing,) = made.values()
@@ -28,8 +28,8 @@ def reference(name, scope):
 
 @functools.cache
 def _codes():
-    """{name: code object} for this version of Python. Raises RuntimeError where the
-    zip has none for it."""
+    """{name: code object} for this version of Python. Raises RuntimeError if the zip has none for
+    it."""
     tag = sys.implementation.cache_tag
     with zipfile.ZipFile(ZIP) as archive:
         names = [name for name in archive.namelist() if name.startswith(f"{tag}/")]
@@ -43,8 +43,8 @@ def _codes():
 
 
 def _placed(code):
-    """`code` and its inner functions with this machine's file names: by them the ledger tells lib's
-    code from yours."""
+    """`code` and its inner functions with file names of this machine, by which the ledger tells
+    lib's code from yours."""
     inner = tuple(
         _placed(const) if isinstance(const, types.CodeType) else const for const in code.co_consts
     )
