@@ -1,13 +1,14 @@
-"""What is shown to a person in front of a notebook, and to nobody else.
+"""Output that only makes sense for a person in front of a notebook, such as a line of progress.
+Programs that execute a notebook, to store, compare or grade its outputs, should not receive it.
 
-    attended()         does a person look at this cell?      no: text alone is printed, as ever
+    attended()         is there a person who sees this cell's output? If not, print text only
     can_ask()          can a person answer a question, here or in a terminal?
-    show(text, html)   an output that a terminal, nbval and nbgrader would read as `text`
-    Line()             one line below the cell that is rewritten in place, and empty in the end
+    show(text, html)   an output of HTML, which a terminal, nbval and nbgrader read as `text`
+    Line()             one line below the cell, which is rewritten in place and empty in the end
 
-JupyterLab, VS Code and Colab run a cell with `allow_stdin`, because its author could answer a
-question. nbval, nbclient, nbconvert and nbgrader run it without. What they store or compare
-therefore contains none of this. LAB_STATIC=1 and a grader's LAB_REPORT switch it off as well.
+How we know: JupyterLab, VS Code and Colab run a cell with `allow_stdin`, because its author could
+answer a question, whereas nbval, nbclient, nbconvert and nbgrader run it without. LAB_STATIC=1 and
+a grader's LAB_REPORT say as well that there is no person.
 """
 
 import contextlib
@@ -16,25 +17,26 @@ import sys
 import uuid
 from collections.abc import Callable
 
-# {name: function that draws}: lib.plots puts here what packages below it may want to show
+# {name: function that draws}. Packages that may not import lib.plots find its functions here, where
+# lib.plots registers them.
 figures: dict[str, Callable] = {}
 
 
 def kernel():
-    """The kernel that this process is; None in a script, a terminal or a rank."""
+    """The Jupyter kernel of this process; None in a script, a terminal or a rank."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return getattr(shell, "kernel", None)
 
 
 def attended() -> bool:
-    """Does a person look at the output of the cell that runs now?"""
+    """Is there a person who sees the output of the cell that runs now?"""
     if os.environ.get("LAB_STATIC") == "1" or "LAB_REPORT" in os.environ:
         return False
     return bool(_request().get("content", {}).get("allow_stdin"))
 
 
 def can_ask() -> bool:
-    """Can a person answer `input` now: in a notebook, or in a terminal?"""
+    """Can a person answer `input` now, in a notebook or in a terminal?"""
     if kernel() is not None:
         return attended()
     return "LAB_REPORT" not in os.environ and all(
@@ -43,15 +45,16 @@ def can_ask() -> bool:
 
 
 def show(text: str, html: str) -> None:
-    """Display `html` where a person looks; it is stored together with `text`, which says the
-    same. Where the cell has a Line, the output takes its place."""
+    """Display `html`, and store it together with `text`, which says the same. If the cell has a
+    Line, the output replaces it."""
     name = Line._name if Line._name and Line._cell == _cell() else None
     Line._name = ""
     _publish({"text/plain": text, "text/html": html}, display_id=name, update=name is not None)
 
 
 class Line:
-    """One line, as plain text, in the output of the cell; the lines of one cell share a place."""
+    """One line of plain text in the output of the cell. All Lines of a cell use the same output, so
+    that a new one replaces the one before."""
 
     _cell, _name = "", ""  # the request of the cell that has a line, and the line's display id
 
@@ -59,7 +62,7 @@ class Line:
         self.text = ""
 
     def write(self, text: str) -> None:
-        """Show `text` in place of what the line said before; "" leaves nothing to be seen."""
+        """Replace what the line showed before by `text`; "" makes it invisible."""
         if text == self.text:
             return
         cell, self.text = _cell(), text
@@ -87,7 +90,8 @@ def _cell():
 
 
 def _request():
-    """The message that asked for what this kernel is doing; {} outside of a kernel."""
+    """The message that this kernel is handling, such as a request to run a cell; {} if there is no
+    kernel."""
     with contextlib.suppress(AttributeError, LookupError):
         return kernel().get_parent() or {}
     return {}

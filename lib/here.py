@@ -1,17 +1,19 @@
-"""Is this machine ready for a lab? It prints nothing if all is well, and otherwise a line for each
-thing that a student should know.
+"""Checks whether this machine is ready for a lab. It prints nothing if all is well, and otherwise
+one line for each thing that a student should know: where, what is found, and what happens then.
 
-    laptop, cluster     missing, or not in the range of pyproject.toml  error: `make setup`
-    Colab, Kaggle       the same                                        installed; the rest stays
-    not Linux           what it does not tell (lib/linux.py)            said
-    GPUs                "2 x Tesla T4: NCCL on 1 to 2 ranks, gloo on the CPU for more."
-    another clone       the notebook is of one clone, lib of another    said
-    labs/ and its copy  answers in labs/, or a copy of another edition  said
+    laptop, cluster     packages missing, or not in pyproject.toml's    an error that says to run
+                        range                                           `make setup`
+    Colab, Kaggle       the same                                        they are installed, all
+                                                                        others stay as they are
+    not Linux           the system hides what lib/linux.py reads        a line
+    GPUs                some work, or some do not                       a line, such as "2 x Tesla
+                                                                        T4: NCCL on 1 to 2 ranks"
+    another clone       notebook and lib are of two clones              a line
+    labs/ and its copy  answers in labs/, or a copy of another edition  a line
 
-The first cell of every lab calls `ready`; if lib is not there at all and the course has an address,
-it fetches the repository first. If lib belongs to another clone, this is said and is no error,
-because the lab may well work: only what it imports or measures next can show whether it does, and
-by then the reader has seen which lib it was.
+The first cell of every lab calls `ready`. If there is no lib at all and the course has an address,
+that cell fetches the repository first. A lib of another clone is no error, because the lab may well
+work with it. If something fails later, the reader has seen which lib it was.
 """
 
 import importlib.metadata
@@ -27,18 +29,18 @@ from lib import linux
 
 COURSE = Path(__file__).parents[1]
 PROJECT = COURSE / "pyproject.toml"
-# what each sets in the environment
+# {a variable that a hosted notebook service sets in the environment: the service}
 RENTED = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle"}
-# no lab imports them: a notebook may have another server, or run in an editor
+# not required, because no lab imports them: a notebook may have another server, or run in an editor
 SERVERS = ("jupyterlab", "nbval")
 
 
 def ready() -> None:
-    """Install what is missing on Colab and Kaggle, say which GPUs and which lib are used, and
-    prepare to launch.
+    """Install missing packages on Colab and Kaggle, print what a student should know, and let a
+    process in the background import what ranks need, so that they start quickly.
 
-    Raises RuntimeError, with what is missing and the next move, where nothing may be installed or
-    it failed.
+    Raises RuntimeError, with what is missing and what to do, on any other machine that lacks a
+    package, and where the installation failed.
     """
     place = next((name for variable, name in RENTED.items() if variable in os.environ), None)
     if wrong := missing():
@@ -58,8 +60,8 @@ def ready() -> None:
 
 
 def missing() -> dict[str, str]:
-    """{requirement of pyproject.toml that a lab needs: the version here, or "nothing"}; {} where
-    that file is not."""
+    """{requirement of pyproject.toml that is not met: the version here, or "nothing"}; {} if all
+    are met, or if there is no such file."""
     from packaging.requirements import Requirement
 
     project = (
@@ -75,7 +77,8 @@ def missing() -> dict[str, str]:
 
 
 def said(found) -> list[str]:
-    """What `found`, a lib.backend.gpus.Gpus, means for a lab; [] for a machine without GPUs."""
+    """Lines that say what `found`, a lib.backend.gpus.Gpus, means for a lab; [] for a machine
+    without GPUs."""
     lines, n = [], len(found.names)
     if n:
         lines.append(
@@ -90,8 +93,8 @@ def said(found) -> list[str]:
 
 
 def opened() -> Path | None:
-    """The notebook of this kernel, if its editor names it: VS Code in a variable, Jupyter
-    in the environment."""
+    """The path of this kernel's notebook, or None where the editor does not tell it. VS Code tells
+    it in a variable of the notebook, and Jupyter in the environment."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     name = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or os.environ.get(
         "JPY_SESSION_NAME", ""
@@ -100,11 +103,11 @@ def opened() -> Path | None:
 
 
 def about_files(notebook: Path | None) -> list[str]:
-    """What a student should know about the files in use, a sentence each: whose lib this is, which
-    copy of the lab.
+    """What a student should know about the files in use, in one sentence each: whether lib is of
+    the same clone as the notebook, and whether this is the right copy of the lab.
 
-    notebook: what `opened` returns; if that is None, the notebook is taken to be in the working
-    directory.
+    notebook: what `opened` returns. If it is None, we assume that the notebook is in the working
+    directory, and only check the clone.
     """
     folder = notebook.parent if notebook else Path.cwd()
     is_clone = lambda up: (up / "lib/here.py").is_file() and (up / "labs").is_dir()
@@ -141,8 +144,8 @@ def about_files(notebook: Path | None) -> list[str]:
 
 
 def _edition(notebook):
-    """The edition that a notebook says it is (lib/course/edition.py); None if it does not
-    say, or is not there."""
+    """The edition in a notebook's metadata (lib/course/edition.py); None if it has none, or if
+    there is no such notebook."""
     try:
         return json.loads(notebook.read_text(encoding="utf-8"))["metadata"]["course"]["edition"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -150,8 +153,8 @@ def _edition(notebook):
 
 
 def _show_ranks_the_way():
-    """What is started from here must find lib, too, where the first cell has put the
-    fetched course on sys.path."""
+    """Put the course into PYTHONPATH if it is on sys.path, as the first cell puts it after fetching
+    it. Processes that this kernel starts inherit only the former, and they need lib, too."""
     path = os.environ.get("PYTHONPATH", "")
     if str(COURSE) in sys.path and str(COURSE) not in path.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), path]))

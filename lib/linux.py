@@ -1,17 +1,20 @@
-"""What only Linux reports or does. Elsewhere, as on macOS, each function here says that it does not
-know, and nothing fails.
+"""All that the course asks of Linux and that other systems do not offer. Elsewhere, as on macOS,
+each function returns a value that stands for "not known", so that nothing fails.
 
-    asked                       Linux                         elsewhere, or hidden (WITHOUT)
-    when threads ran or waited  /proc/<pid>/task/*/schedstat  {}      no rank is ever called idle
-    a process's state, parent   /proc/<pid>/stat              "", {}  resting ranks are not stopped
-    memory it holds; free       /proc, the control group      0, inf  sets of ranks are not limited
-    die with the parent         prctl(2)                      ranks ask who it is 5 times a second
-    children of this process?   waitid(2), WNOWAIT            False   they do not retire a set
-    processors that it may use  sched_getaffinity(2)          all that there are
-    shut a notebook in          unshare(2): namespaces.py     limits alone, and the grade says so
+The table shows for each question where Linux answers it, what is returned elsewhere, and what the
+course then does without.
 
-`missing` says in a sentence what a person loses. The variable LAB_WITHOUT_LINUX hides all of it,
-for tests.
+    question                       Linux                         elsewhere
+    when threads ran or waited     /proc/<pid>/task/*/schedstat  {}      no rank is found idle
+    state and parent of a process  /proc/<pid>/stat              "", {}  no resting rank is paused
+    memory of a process; free      /proc, the control group      0, inf  sets of ranks: no limit
+    end with the parent            prctl(2)                      a thread asks 5 times a second
+    does it have children?         waitid(2), WNOWAIT            False   a set of ranks is reused
+    processors that it may use     sched_getaffinity(2)          all of the machine's
+    isolate a graded notebook      unshare(2): namespaces.py     limits only; the grade says so
+
+`missing` says in a sentence what a student loses. For tests, the variable LAB_WITHOUT_LINUX makes
+Linux look like another system.
 """
 
 import contextlib
@@ -31,7 +34,7 @@ PROC = Path("/proc" if IS_HERE else "/no-proc-here")
 
 
 def missing() -> str:
-    """What this system lacks, in a sentence; "" on Linux."""
+    """What a student loses on this system, in a sentence; "" on Linux."""
     if IS_HERE:
         return ""
     return (
@@ -42,13 +45,13 @@ def missing() -> str:
 
 
 class Thread(NamedTuple):
-    ran: float  # seconds on a processor
-    waited: float  # seconds ready and waiting for one
+    ran: float  # seconds that it ran on a processor
+    waited: float  # seconds that it was ready and waited for a processor
     state: str  # "R": runs or is ready, "D": waits for a disk, "S": sleeps
 
 
 def threads(pid: int) -> dict[str, Thread]:
-    """{number: Thread} of a process."""
+    """{thread id: Thread} of a process; {} if that is not known."""
     found = {}
     with contextlib.suppress(OSError):
         for number in os.listdir(PROC / f"{pid}/task"):
@@ -59,20 +62,20 @@ def threads(pid: int) -> dict[str, Thread]:
 
 
 def counts_waiting() -> bool:
-    """Does the system count how long threads wait for a processor?"""
+    """Does the kernel record how long threads wait for a processor?"""
     return (PROC / "self/schedstat").exists()
 
 
 def state(pid: int) -> str:
-    """Of a process: "R" runs or is ready, "S" sleeps, "D" waits for a disk, "T" is stopped, ""
-    cannot be known."""
+    """The state of a process: "R" if it runs or is ready, "S" if it sleeps, "D" if it waits for a
+    disk, "T" if it is stopped, "Z" if it has ended; "" if that is not known."""
     with contextlib.suppress(OSError):
         return _state(f"{pid}/stat")
     return ""
 
 
 def parents() -> dict[int, int]:
-    """{process: its parent} of all that can be seen."""
+    """{pid: pid of its parent} of all processes that this one can see."""
     found = {}
     with contextlib.suppress(OSError):
         for pid in filter(str.isdigit, os.listdir(PROC)):
@@ -82,8 +85,8 @@ def parents() -> dict[int, int]:
 
 
 def held(pid: int) -> int:
-    """Bytes of memory that a process has for itself, without files'; 0 if that
-    cannot be known. Quick."""
+    """Bytes of memory that a process has for itself, without files and shared memory; 0 if that is
+    not known. It is quick to read."""
     with contextlib.suppress(OSError):
         _, resident, shared, *_ = map(int, _read(f"{pid}/statm").split())
         return (resident - shared) * os.sysconf("SC_PAGESIZE")
@@ -91,7 +94,8 @@ def held(pid: int) -> int:
 
 
 def held_with_share(pid: int) -> int:
-    """The same, with its part of what it shares: Pss in smaps_rollup. Slow: a walk of its pages."""
+    """Bytes of memory of a process, with its proportional part of what it shares with others (Pss).
+    It is slow to read, because the kernel walks all of its pages."""
     with contextlib.suppress(OSError, ValueError):
         (pss,) = (
             line for line in _read(f"{pid}/smaps_rollup").splitlines() if line.startswith("Pss:")
@@ -106,8 +110,8 @@ def processors() -> list[int]:
 
 
 def free() -> float:
-    """Bytes of memory that are free, for this machine and for the control group of this process;
-    inf if not known."""
+    """Bytes of memory that are free in this machine, or in the control group of this process if
+    that has less; inf if neither is known."""
     found = float("inf")
     with contextlib.suppress(OSError, StopIteration):
         available = (
@@ -127,10 +131,10 @@ def free() -> float:
 
 
 def die_with_the_parent() -> None:
-    """End this process when its parent ends, whatever ends that."""
+    """Make sure that this process ends when its parent does, even if the parent is killed."""
     if IS_HERE:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if not multiprocessing.parent_process().is_alive():  # it went before this
+        if not multiprocessing.parent_process().is_alive():  # it ended before the call
             os._exit(1)
         return
     parent = os.getppid()
@@ -144,7 +148,7 @@ def die_with_the_parent() -> None:
 
 
 def has_children() -> bool:
-    """Has this process started another one that runs, or that it has not waited for?"""
+    """Does this process have a child that runs, or one that has ended and was not waited for?"""
     if not IS_HERE:
         return False
     try:
@@ -159,8 +163,8 @@ def _state(path):
 
 
 def _read(path):
-    """A file of /proc, which is short. Not by `open`, which takes twice as long: ranks are looked
-    at all the time."""
+    """The text of a file in /proc, which is short. `open` would take twice as long, and ranks are
+    looked at all the time."""
     file = os.open(f"{PROC}/{path}", os.O_RDONLY)
     try:
         return os.read(file, 1 << 16).decode()

@@ -1,20 +1,22 @@
-"""The cost model against runs that others have published: it is fitted to them, and its errors are
-measured on rows that the fit has not seen.
+"""Calibrates the cost model, lib.cost, with training runs that others have published: its
+parameters are fitted to them, and its errors are measured on runs that the fit has not seen.
 
     python -m lib.calibration score
     python -m lib.calibration predict ROWS.csv --out OUT.csv
     python -m lib.calibration fit
 
-    described.py  the model of a published row
-    rows.py       its plan, GPU and software, with a table of what is assumed where it is silent
-    metrics.py    its metric as seconds of a step
-    predict.py    the row predicted in its own metric, with a range, or the reason why not
-    fit.py        the parameters of the cost model, from the rows of data/rows.csv
-    score.py      errors by source, in sample and cross-validated: the source of data/residuals.csv
-    sweeps.py     of a published sweep, how much slower the plan is that the model would have chosen
+A published run is a row of data/rows.csv: a model, GPUs, a plan, and a measured number (metric).
 
-The model is `lib.cost`, and data/ its folder of tables. Nothing there imports this package: what it
-has learnt from published runs it reads from data/parameters.csv and data/residuals.csv.
+    described.py  reads a row's model
+    rows.py       reads its plan, GPU and software, and assumes what the row does not state
+    metrics.py    converts the seconds of a step to the row's metric, and back
+    predict.py    predicts a row in its own metric, with a range, or says why it cannot
+    fit.py        fits the parameters of the cost model to data/rows.csv
+    score.py      errors by source, in sample and cross-validated, which data/residuals.csv stores
+    sweeps.py     how much slower the plan is that the model would choose than the best that was run
+
+data/ is the folder lib/cost/data. lib.cost does not import this package. It reads what was learnt
+from published runs from two files there, data/parameters.csv and data/residuals.csv.
 """
 
 __all__ = [

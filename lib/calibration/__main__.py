@@ -1,8 +1,8 @@
-"""python -m lib.calibration score                             errors against published runs
-python -m lib.calibration predict ROWS.csv --out OUT.csv    predict rows of the columns
-                                                            of lib/cost/data/rows.csv
-python -m lib.calibration fit                               fit the parameters again, from what they
-                                                            are
+"""python -m lib.calibration score                             print the errors on published runs
+python -m lib.calibration predict ROWS.csv --out OUT.csv    predict rows that have the columns of
+                                                            lib/cost/data/rows.csv
+python -m lib.calibration fit                               fit the parameters again, beginning with
+                                                            their present values
 """
 
 import argparse
@@ -30,7 +30,7 @@ def parser():
 
 
 def fit_again():
-    """Write data/parameters.csv and data/residuals.csv, and print the errors in sample."""
+    """Fit, write data/parameters.csv and data/residuals.csv, and print the errors in sample."""
     cases = fit.cases()
     fit.write(fit.fit(fit.thinned(cases), fit.now()))
     parameters.cache_clear()
@@ -39,7 +39,8 @@ def fit_again():
 
 
 def main():
-    """Run one command; a file that cannot be read ends with its reason, not with a traceback."""
+    """Run one command. If a file cannot be read, it ends with the reason and without a
+    traceback."""
     asked = parser().parse_args()
     if asked.command == "score":
         return score.main()

@@ -1,13 +1,18 @@
-"""The model of a published row: its own numbers, completed by what data/models.csv knows, or
+"""Reads the model of a published row. A row rarely states all sizes, so the missing ones are taken
+from the model of the same name in data/models.csv, or assumed; a row that leaves too much open is
 refused.
 
 Columns: model params_b layers hidden heads kv_heads ffn vocab seq experts topk, and any other of
-data/models.csv. An empty cell is what the table's model of that name has; without one, a vocabulary
-of 51,200, (P - V h) / 12 h^2 layers to the nearest multiple of the stages, and a mixture without
-shared expert, dense first layers or latent attention. A mixture is refused where experts, topk or
-the width of an expert is missing, and any row whose columns no transformer has, or do not make the
-parameters that it states, within 30 %. experts of 0 or 1 is a dense model. Under latent attention
-kv_heads says nothing of memory.
+data/models.csv. If that table has no model of the row's name, we assume for empty cells
+
+    vocab   51,200
+    layers  (P - V h) / 12 h^2, rounded to a multiple of the stages; P parameters, vocabulary V,
+            hidden size h. This is not possible for a mixture of experts
+    others  no shared expert, no dense first layers, no latent attention
+
+A mixture is refused if experts, topk or the width of an expert is missing. Any row is refused if no
+transformer has such sizes, or if its parameters differ from those that it states by more than 30 %.
+With 0 or 1 experts a model is dense. Under latent attention kv_heads does not matter for memory.
 """
 
 from dataclasses import replace
@@ -22,11 +27,11 @@ EXTRAS = (
 
 
 class Unpredictable(ValueError):
-    """A row that lacks what a prediction needs; the text says what."""
+    """Raised for a row that cannot be predicted; the message says what is missing or wrong."""
 
 
 def number(row, key, default=None):
-    """A cell as int or float; `default` if it is empty. Raises Unpredictable for anything else."""
+    """The int or float in a cell; `default` if it is empty. Raises Unpredictable for other text."""
     text = str(row.get(key) if row.get(key) is not None else "").strip()
     if not text:
         return default
@@ -38,7 +43,8 @@ def number(row, key, default=None):
 
 
 def whole(row, key, default=None):
-    """A cell as a whole number above 0. Raises Unpredictable for another."""
+    """The int in a cell, from 1 to 10^9; `default` if it is empty. Raises Unpredictable for any
+    other number or text."""
     value = number(row, key, default)
     if value is not None and (not isinstance(value, int) or value < 1):
         raise Unpredictable(f"{key} is {value}, not a whole number above 0")
@@ -48,11 +54,11 @@ def whole(row, key, default=None):
 
 
 def known_model(row):
-    """The Model of data/models.csv whose name the row's model has, or begins with; None if no name
-    fits.
+    """The Model of data/models.csv that the row's model is named after: the row has the same name,
+    or one that continues after a hyphen, such as deepseek-v3-4l. None if there is no such model.
 
-    A row with another width is another model, whatever it is called; one with other layers is a
-    part of it.
+    A row whose hidden size or heads differ is another model, whatever it is called. With a
+    different number of layers it counts as a part of the model.
     """
     name = row["model"].lower()
     fits = [known for known in shapes.known() if name == known or name.startswith(known + "-")]
@@ -65,18 +71,18 @@ def known_model(row):
 
 
 def model_of(row):
-    """The Model of a row: its own numbers, and beside them what data/models.csv knows. Raises
+    """The Model of a row: its own sizes, and for empty cells those of data/models.csv. Raises
     Unpredictable.
 
-    A row may also have columns of the other names in data/models.csv (shared_ffn, dense_layers,
-    kv_rank ...).
+    Besides the columns of data/rows.csv, a row may have any other column of data/models.csv
+    (shared_ffn, dense_layers, kv_rank ...).
     """
     name, base = row["model"], known_model(row)
     said = {key: number(row, key) for key in (*SIZES, *EXTRAS, "seq")}
     said = {key: value for key, value in said.items() if value is not None}
     if "seq" not in said:
         raise Unpredictable("seq is empty: the sequence length decides the step")
-    # one that all tokens visit is a dense MLP
+    # a single expert, to which all tokens are routed, is a dense MLP
     if said.get("experts") in (0, 1) and said.get("topk", 0) in (0, 1):
         said |= {"experts": 0, "topk": 0}
     missing = [key for key in ("hidden", "heads") if not (base or key in said)]
@@ -98,14 +104,14 @@ def model_of(row):
 
 
 def _new(row, name, said):
-    """The Model of a row that data/models.csv does not know. Raises ValueError."""
+    """The Model of a row whose model is not in data/models.csv. Raises ValueError."""
     sizes = {"vocab": 51200, **said}
     return shapes.shape(name, **{"layers": _layers(row, name, sizes), **sizes})
 
 
 def _part_of(base, name, said):
-    """`base` with a row's own numbers. Raises ValueError."""
-    # a part of the model, measured: one dense layer, if it has any
+    """`base` with a row's own sizes. Raises ValueError."""
+    # a part of the model was measured: assume that it has one dense layer, if the model has any
     if said.get("layers", base.layers) != base.layers:
         said.setdefault("dense_layers", min(1, base.dense_layers))
     if said.get("dense_layers") == 0:
@@ -119,8 +125,8 @@ def _part_of(base, name, said):
 
 
 def _weighed(model, row, base):
-    """`model`, unless the row says that it is another size; of a part of `base` it may say the
-    whole's. Raises Unpredictable."""
+    """`model`, if it has about the parameters that the row states. A row about a part of `base` may
+    state those of the full model. Raises Unpredictable if neither fits."""
     billions = number(row, "params_b")
     sizes = [each.parameters / 1e9 for each in (model, base) if each]
     if billions is not None and not any(0.7 * billions < ours < billions / 0.7 for ours in sizes):
@@ -133,8 +139,8 @@ def _weighed(model, row, base):
 
 
 def _layers(row, name, sizes):
-    """Layers stated, or those that make params_b parameters with the other sizes, a
-    multiple of the stages."""
+    """The layers that the row states. Otherwise the multiple of the stages with which the other
+    sizes give about params_b parameters. Raises Unpredictable."""
     if "layers" in sizes:
         return sizes["layers"]
     billions, p = number(row, "params_b"), whole(row, "pp", 1)

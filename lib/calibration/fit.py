@@ -1,14 +1,15 @@
-"""Find the parameters that explain the published step times.
+"""Fits the parameters of the cost model to the published step times, by weighted least squares.
 
-    residual of row j  e_j = log R_j - log T_j(x, f_stack)
-    f_stack            step time relative to the model's, the vocabulary's product apart: makes the
-                       weighted mean of e nearly 0, drawn towards 1
-    weight             w_j = min(1, sqrt(25 / rows of its source)): 720 rows of one source count
-                       as 25
+    residual of row j  e_j = log R_j - log T_j(x, f_stack), the measured over the predicted time
+    f_stack            a factor on the predicted time, one per software stack, for all but the
+                       matmul with the vocabulary. It makes the weighted mean of the stack's e
+                       nearly 0, and is drawn a little towards 1, more so if the stack has few rows
+    weight             w_j = min(1, sqrt(25 / rows of its source)), on e_j: 720 rows of one source
+                       count as 25
 
-Least squares with a soft edge (rho grows like |e| beyond 10 %), so that a few odd rows do not bend
-the rest. Of the 720 single-node rows of vTrain every sixth is used. About a minute, most of it
-evaluating the model.
+Beyond 10 %, an error counts like |e| rather than e^2, so that a few odd rows have little effect on
+the others. Of the 720 single-node rows of vTrain we use every sixth. A fit takes about a minute,
+most of which is spent in evaluating the model.
 """
 
 import csv
@@ -23,11 +24,11 @@ from lib.cost.published import DATA, table, table_as_text
 from lib.cost.step import step_seconds
 
 SOFT = 0.1  # residuals beyond this count less than their square
-DRAWN = 0.3  # rows' worth of belief in a stack factor of 1
+DRAWN = 0.3  # a stack factor of 1 counts as much as this many rows
 
 
 class Case(NamedTuple):
-    """One published step time, whatever metric it was printed in."""
+    """One published step time, converted from the metric in which it was published."""
 
     source: str
     row: str
@@ -36,8 +37,8 @@ class Case(NamedTuple):
 
 
 def cases(name="rows"):
-    """[Case] of data/`name`.csv: for each row of a source its first metric that is a step
-    time in other words."""
+    """[Case] of data/`name`.csv. A run may have several metrics that give its step time; the first
+    one is taken. Rows that cannot be predicted are left out."""
     found = {}
     for row in table_as_text(name):
         key = row["source"], row["row"]
@@ -54,7 +55,7 @@ def cases(name="rows"):
 
 
 def thinned(cases):
-    """Every sixth of vTrain's single-node rows, and all others."""
+    """Every sixth of vTrain's single-node rows, and all other rows."""
     single = [case for case in cases if case.source == "vtrain-single"]
     dropped = {(case.source, case.row) for i, case in enumerate(single) if i % 6}
     return [case for case in cases if (case.source, case.row) not in dropped]
@@ -75,10 +76,10 @@ def weights(cases):
 
 
 def stack_factors(errors, cases, w):
-    """{stack: log factor}, from log errors of the model without factors; far-off rows count less,
-    as in the fit.
+    """{stack: log factor}, from the log errors of the model without factors.
 
-    f = sum of v e / (sum of v + drawn), v: w^2, less for a row that is far off.
+    f = sum of v e / (sum of v + DRAWN), where v is w^2, but less for a row far from f, which counts
+    less here as it does in the fit.
     """
     errors, stacks = np.asarray(errors), np.array([case.job.stack.name for case in cases])
     found = {}
@@ -93,13 +94,13 @@ def stack_factors(errors, cases, w):
 
 
 def fit(cases, start=None, rounds=12):
-    """{parameter: value} of everything in data/parameters.csv, stack factors included, from these
+    """Fit {parameter: value} of everything in data/parameters.csv, stack factors included, to these
     cases alone.
 
-    start: {parameter: value} to begin from; the table's starts if not given. rounds: most steps of
-    the solver.
+    start: {parameter: value} to begin with; the table's column `start` if not given. rounds: the
+    most evaluations by the solver, not counting those for its derivatives.
     """
-    from scipy.optimize import least_squares  # half a second to import: only who fits pays for it
+    from scipy.optimize import least_squares  # here, because it takes half a second to import
 
     rows = [row for row in table("parameters") if not row["parameter"].startswith("factor ")]
     names = [row["parameter"] for row in rows]
@@ -111,7 +112,8 @@ def fit(cases, start=None, rounds=12):
     def errors(x, passes=2):
         k, logs = from_values(dict(zip(names, np.exp(x), strict=True))), {}
         of_rows = lambda: np.array([logs.get(case.job.stack.name, 0.0) for case in cases])
-        for _ in range(passes):  # the step is not quite proportional to the factor
+        # repeated, because a step's time is not quite proportional to the factor
+        for _ in range(passes):
             now = k._replace(factors={stack: float(np.exp(log)) for stack, log in logs.items()})
             e = measured - np.log(seconds(now, cases)) + of_rows()
             logs = stack_factors(e, cases, w)
@@ -140,14 +142,14 @@ def fit(cases, start=None, rounds=12):
 
 
 def now():
-    """{parameter: value} of data/parameters.csv, stack factors apart."""
+    """{parameter: value} of data/parameters.csv, without the stack factors."""
     return {
         row["parameter"]: row["value"] for row in table("parameters") if row["start"] is not None
     }
 
 
 def write(values):
-    """Put fitted values into data/parameters.csv; what it says about each parameter stays."""
+    """Write fitted values to data/parameters.csv, and leave its other columns as they are."""
     rows = [
         row for row in table_as_text("parameters") if not row["parameter"].startswith("factor ")
     ]

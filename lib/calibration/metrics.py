@@ -1,28 +1,33 @@
-"""A predicted step, said the way a published row says it: seconds, tokens per second, TFLOP/s,
-share of peak, days.
+"""Converts the seconds of a step to the metric of a published row, and back: tokens per second,
+TFLOP/s, share of the peak, days. Sources count operations differently, and this file knows how.
 
     step time           T
     tokens per second   B s / (n T)              B sequences of s tokens per step, n GPUs
     model TFLOP/s       F B s / (n T)            F: operations per token, by each source's own count
-    hardware TFLOP/s    F_hw B s / (n T)         F_hw: what recomputation repeats counts too
-    MFU, HFU            the same over the GPU's peak
+    hardware TFLOP/s    F_hw B s / (n T)         F_hw: F and the operations that recomputation
+                                                 repeats
+    MFU, HFU            the same two rates over the GPU's peak
 
-Sources differ in F. All count 6 operations per parameter and token, and 12 L h s for attention
-scores; but
+All sources count 6 operations per parameter and token, and 12 L h s per token for attention scores,
+but they differ in the details:
 
-    Megatron-LM's papers     the vocabulary once, the embedding not; with recomputation of all
-                             layers 8 instead of 6 (Narayanan et al. 2021, equation 3)
-    NVIDIA's newer tables    half of the scores, those that a causal mask keeps (Megatron-Bridge;
-                             NeMo until 24.07 all)
-    torchtitan, llm-foundry  every parameter, the embedding too
+    Megatron-LM's papers     count the vocabulary's matmul, but not the embedding; hardware: 8
+                             instead of 6 if all layers are recomputed (Narayanan et al. 2021,
+                             equation 3)
+    NVIDIA's newer tables    count half of the scores, those that a causal mask keeps
+                             (Megatron-Bridge; NeMo until 24.07 counted all)
+    torchtitan, llm-foundry, count every parameter, the embedding too
+    Llama 3's table 4
 
-So compare seconds or tokens. Checked: operations per token that follow from sources which print
-both, such as Llama 3 8B at 8192 tokens: 57.9 GFLOP (NeMo 24.07), 51.5 (Megatron-Bridge).
+TFLOP/s of two sources can therefore not be compared; seconds or tokens can. Some sources print
+both, and these confirm the counts: Llama 3 8B at 8192 tokens takes 57.9 GFLOP per token by NeMo
+24.07, and 51.5 by Megatron-Bridge.
 """
 
+# how the names of the sources begin that count half of the scores, and those that count embeddings
 CAUSAL = ("mbridge-2",)
 EVERY_PARAMETER = ("torchtitan", "llmfoundry", "llama3-table4")
-TIME_METRICS = {  # and their units
+TIME_METRICS = {  # {a metric that gives the step time: its unit}
     "step_time": "s", "step_time_derived": "s", "days_300B_tokens": "days",
     "tokens_per_s_per_gpu": "tok/s/GPU",
     "samples_per_gpu_s": "samples/s/GPU", "model_tflops_per_gpu": "TFLOP/s/GPU",
@@ -41,8 +46,8 @@ def model_flops(source, model):
 
 
 def hardware_flops(source, model, plan):
-    """Operations per token with those that recomputation repeats: a forward of the layers,
-    or of their scores."""
+    """Operations per token, including those that recomputation repeats: the forward pass of the
+    layers (full), or only their attention scores (selective)."""
     flops = model_flops(source, model)
     scores = model.layers * model.scores_flops(causal=source.startswith(CAUSAL))
     if plan.recompute == "full":
@@ -56,8 +61,8 @@ def hardware_flops(source, model, plan):
 
 
 def per_second(metric, source, job):
-    """What one second of step time is worth: value = it / T; for seconds and days
-    value = it x T."""
+    """The constant c that relates the metric to a step of T seconds: value = c / T for a rate, and
+    value = c T for seconds and days. job: the row's Job of rows.py."""
     model, plan, gpu, _ = job
     tokens = plan.global_batch * model.seq
     per_gpu = tokens / plan.gpus
@@ -83,17 +88,17 @@ def per_second(metric, source, job):
 
 
 def grows_with_time(metric):
-    """Whether a longer step makes the metric larger (seconds, days) rather than smaller (rates)."""
+    """True if a longer step makes the metric larger (seconds, days), False if smaller (rates)."""
     return metric in ("step_time", "step_time_derived", "days_300B_tokens")
 
 
 def from_seconds(metric, source, job, seconds):
-    """The metric's value if a step takes `seconds`."""
+    """The value of the metric if a step takes `seconds`."""
     worth = per_second(metric, source, job)
     return worth * seconds if grows_with_time(metric) else worth / seconds
 
 
 def to_seconds(metric, source, job, value):
-    """The seconds of a step whose metric is `value`: the reverse of `from_seconds`."""
+    """The seconds of a step whose metric has this value: the inverse of `from_seconds`."""
     worth = per_second(metric, source, job)
     return value / worth if grows_with_time(metric) else worth / value

@@ -1,13 +1,14 @@
-"""Predict published rows: the same metric in the same unit, with a range, or the reason why not.
+"""Predicts published rows: the same metric in the same unit, with a range, or the reason why it
+cannot be predicted. The table says which files of lib.cost compute each kind of metric.
 
-    step time and its kin  step.py, metrics.py; ranges: ranges.py
-    peak_mem, fits         memory.py
-    parts of memory        states or activations of the first stage
-    bubble_rate            bubbles.py, with a range of its own
-    layer_fwd_time ...     one layer of layer.py
+    step time, tokens/s, MFU ...  step.py, and metrics.py of this package
+    peak_mem, fits                memory.py
+    parts of memory               memory.py: states or activations of the first stage
+    bubble_rate                   bubbles.py, with a range of its own
+    layer_fwd_time ...            layer.py, for a single layer
 
-A row never stops the run: what is missing is said in `note`, and so is what the row left open and
-was put in, and columns that have no meaning here.
+The ranges are those of ranges.py. A row that cannot be predicted does not stop the run. Its column
+`note` says why, and for the other rows it says what was assumed, and which columns were not used.
 """
 
 import csv
@@ -42,8 +43,8 @@ UNITS = {"GB": 1e9, "GiB": GIB, "GB(nvidia-smi)": GIB}  # nvidia-smi counts in p
 
 
 class Prediction(NamedTuple):
-    """A row's predicted value and the range that holds 80 % of such rows; None where it
-    cannot be predicted."""
+    """A row's predicted value, and the range that contains 80 % of such rows; all None where the
+    row cannot be predicted."""
 
     value: float | None
     low: float | None
@@ -52,11 +53,12 @@ class Prediction(NamedTuple):
 
 
 def predict(row, k=None):
-    """The Prediction of a row of the columns of lib.calibration.rows.
+    """The Prediction of a row with the columns of lib.calibration.rows. A bad row raises no error:
+    what is wrong with it is in the note.
 
-    k: Parameters, those of data/parameters.csv if not given.
+    k: Parameters; those of data/parameters.csv if not given.
     """
-    # a short line has None
+    # csv gives None for the cells that a short line lacks
     given = {column: "" if cell is None else str(cell).strip() for column, cell in row.items()}
     text = {"source": "", "row": "", **given}
     if None in row:
@@ -111,8 +113,8 @@ def _predict(row, k):
 
 
 def bubble(row):
-    """The model is that of the label, whose times were measured; of the columns pp, vp and
-    the batch count."""
+    """The bubble of a pipeline schedule. The row's label names the schedule, and a model whose
+    times Qi et al. 2024 measured. Of the columns only pp, vp and those of the batch are used."""
     p, batch, v = whole(row, "pp"), whole(row, "global_batch"), whole(row, "vp")
     label, b = row["row"], whole(row, "micro_batch")
     in_label = next((int(m) for m in re.findall(r"(?<![^-])m(\d+)(?![^-])", label)), None)
@@ -133,8 +135,8 @@ def bubble(row):
 
 
 def zero_states(row):
-    """Mixed precision, 2 + 2 + 12 bytes per parameter, divided by tp pp and, by the ZeRO stage,
-    over dp ranks."""
+    """The bytes of weights, gradients and optimizer state in mixed precision: 2 + 2 + 12 per
+    parameter, divided by tp pp, and those that the ZeRO stage shards also by dp."""
     billions, zero = number(row, "params_b"), zero_of(row, 0)
     tp, pp, dp = (whole(row, key, 1) for key in ("tp", "pp", "dp"))
     if billions is None or billions <= 0:
@@ -163,8 +165,8 @@ def zero_states(row):
 
 
 def one_layer(row, k):
-    """One layer's times. The source's row leaves out what a whole model has (layers, batch): 1 of
-    each is put in."""
+    """The forward or backward time of one layer. Such rows do not state layers and batch, so they
+    are taken to be one layer and one micro-batch."""
     filled = {"layers": 1, "vocab": 51200, "zero_stage": 0}
     text = {**row, **{key: row.get(key) or value for key, value in filled.items()}, "params_b": ""}
     text["global_batch"] = row.get("global_batch") or row["micro_batch"]
@@ -201,7 +203,8 @@ def _share_of_baseline(row, task):
 
 
 def _states(row, task):
-    """Of the first stage's layers, without embeddings, as the source counts."""
+    """Weights, gradients and optimizer state of the first stage's layers, without embeddings, as
+    the source counts them."""
     model, plan, _, stack = task
     layers = [
         part
@@ -227,11 +230,11 @@ ADDED = ("predicted", "low", "high", "note")
 
 
 def predict_file(rows, out):
-    """Read the CSV file `rows`, write it to `out` with columns predicted, low, high, note. Returns
-    (predicted, not).
+    """Read the CSV file `rows`, and write it to `out` with the additional columns predicted, low,
+    high and note. Returns (how many rows are predicted, how many are not).
 
-    Raises ValueError for a file that is not a CSV file in UTF-8, or whose first line does not name
-    each column once.
+    Raises ValueError if `rows` is not a CSV file in UTF-8, or if its first line does not name each
+    column once.
     """
     columns, content = _read(rows)
     done, new = 0, ADDED
@@ -250,7 +253,7 @@ def predict_file(rows, out):
 def _read(rows):
     """([column], [row]) of a CSV file. Raises ValueError."""
     with open(rows, newline="", encoding="utf-8-sig") as file:
-        # strict: a quote that is left open would swallow rows
+        # strict, because a quote that is left open would otherwise swallow the rows after it
         reader = csv.DictReader(file, strict=True)
         try:
             reader.fieldnames = columns = [column.strip() for column in reader.fieldnames or []]

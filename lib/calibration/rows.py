@@ -1,24 +1,29 @@
-"""A published row, read: which model, on which GPUs, under which plan, in which stack.
+"""Reads a published row: which model was trained, on which GPUs, with which plan and software
+stack.
 
 Columns, as in data/rows.csv (an empty cell: not stated):
 
     source row model params_b layers hidden heads kv_heads ffn vocab seq experts topk gpu n_gpus
     tp pp vp cp ep dp micro_batch global_batch zero_stage recompute precision metric value unit
 
-What a source does not state is taken from its stack (stacks.py), or else:
+Few sources state everything. For an empty cell we assume the following, which in part depends on
+what the row's stack does (stacks.py):
 
     pp, cp, ep   1
-    vp           1; two layers per stage where the stack is known to interleave
-    micro_batch  1, or that of the same model in Narayanan et al. 2021, table 1
-    recompute    what the stack does; with ZeRO-3, if the step does not fit otherwise, all layers;
-                 or where the stack can, none, and what does not fit goes to the host's memory
-    stack        the planner's; of a publisher's source that is not in data/sources.csv the latest
-                 that is known
+    vp           2 if the row's label says interleaved; as many as make two layers per stage if the
+                 stack interleaves; or else 1
+    micro_batch  so that there are as many micro-batches as stages, or a single one, for stacks that
+                 split a batch so; otherwise that of the model with as many parameters in Narayanan
+                 et al. 2021, table 1, or else 1
+    zero_stage   1 if the stack exchanges gradients during backward, or else 0
+    recompute    what the stack does. With ZeRO-3 and a step that does not fit: all layers, or, if
+                 the stack can offload, none, and what does not fit is moved to the host's memory
+    stack        the planner's; for a new source of a known publisher its latest that is known
     precision    bf16
 
-What was put in is said (`assumed`). Columns that contradict each other are refused: dp is n_gpus /
-(tp pp cp), or what context ranks are counted as data ranks make of it. The model is read in
-described.py.
+`assumed` lists what was put in. Rows whose columns contradict each other are refused. For example,
+dp has to be n_gpus / (tp pp cp), or cp times that, since some tables count context ranks as data
+ranks. The model is read in described.py.
 """
 
 import functools
@@ -49,17 +54,17 @@ COLUMNS = (
     "micro_batch", "global_batch", "zero_stage", "recompute", "precision", "metric", "value",
     "unit", *EXTRAS,
 )  # fmt: skip
-CHEAP = (  # counted as none
+CHEAP = (  # kinds of recomputation that cost so little that we count them as none
     "none", "norm", "layernorm", "act", "moe_act", "mlp", "mla_up_proj", "shared_expert",
     "shared_experts",
 )  # fmt: skip
 SELECTIVE = ("selective", "selective-op", "selective-layer", "core_attn")
-# Narayanan et al. 2021, by billions of parameters
+# {billions of parameters: micro-batch} of Narayanan et al. 2021, table 1
 MICRO_BATCHES = {3.6: 16, 18.4: 8, 39.1: 4, 76.1: 2}
 
 
 class Job(NamedTuple):
-    """Everything that a prediction needs."""
+    """All that a prediction needs to know about a run."""
 
     model: Model
     plan: Plan
@@ -109,7 +114,7 @@ def _counted_as_none(cell, task, base):
     return not cell or (task.plan.recompute == "none" and cheap)
 
 
-ASSUMPTIONS = (  # column, whether its cell leaves something open, and what was put there instead
+ASSUMPTIONS = (  # column, does its cell leave something open?, the words for what was assumed
     ("gated", _of_new, "gated {model.gated:d}"),
     ("tied", _of_new, "tied {model.tied:d}"),
     ("head_dim", lambda cell, task, base: _of_new(cell, task, base)
@@ -134,7 +139,8 @@ ASSUMPTIONS = (  # column, whether its cell leaves something open, and what was 
 
 
 def assumed(row, task):
-    """["vocab 51200", ...]: what the row of `task`, a Job, left open, and what was put there."""
+    """["vocab 51200", ...]: what was assumed for all that the row left open. task: the row's
+    Job."""
     base, found = known_model(row), []
     cell_of = lambda column: str(row.get(column) or "").strip()
     for column, is_open, words in ASSUMPTIONS:
@@ -155,8 +161,8 @@ def assumed(row, task):
 
 
 def precision_of(text):
-    """Of matrix products. Row-wise scaled fp8 ran at bf16's speed where it was measured
-    (torchtitan, June 2025).
+    """The precision of the matmuls, from a row's words. fp8 with row-wise scaling counts as bf16,
+    because it was no faster where it was measured (torchtitan, June 2025).
 
     Raises Unpredictable for words that name none of bf16, fp16, fp8 and fp4.
     """
@@ -167,7 +173,7 @@ def precision_of(text):
 
 
 def formats(text):
-    """The formats that a precision cell names, the narrow ones first."""
+    """The formats that a precision cell names, narrow ones first."""
     return [kind for kind in ("fp8", "fp4", "fp16", "bf16") if kind in text.lower()]
 
 
@@ -177,8 +183,8 @@ def recompute_words(text):
 
 
 def recompute_of(text):
-    """A row's words for recomputation as one of plan.RECOMPUTE. Norms and activations alone cost
-    next to nothing.
+    """A row's words for recomputation as "none", "selective" or "full". If only CHEAP parts are
+    recomputed, it is "none".
 
     Raises Unpredictable for a word that is not known, and for words that exclude each other.
     """
@@ -197,8 +203,8 @@ def recompute_of(text):
 
 
 def data_ranks(row, n):
-    """dp: what tp, pp and cp leave of `n` GPUs. Raises Unpredictable where the row's
-    degrees say otherwise."""
+    """dp: what tp, pp and cp leave of `n` GPUs. Raises Unpredictable if they do not divide n, or if
+    the row states another dp."""
     tp, pp, cp = (whole(row, key, 1) for key in ("tp", "pp", "cp"))
     dp, left = n // (tp * pp * cp), n % (tp * pp * cp)
     if left:
@@ -212,7 +218,8 @@ def data_ranks(row, n):
 
 
 def zero_of(row, default):
-    """The row's ZeRO stage. Raises Unpredictable for one that does not exist."""
+    """The row's ZeRO stage; `default` for an empty cell. Raises Unpredictable for a stage that does
+    not exist."""
     zero = number(row, "zero_stage", default)
     if zero not in (0, 1, 2, 3):
         raise Unpredictable(f"zero_stage is {zero}: there are 0, 1, 2, 3")
@@ -220,8 +227,8 @@ def zero_of(row, default):
 
 
 def micro_batch_of(row, stack, share, stages):
-    """The micro-batch that is assumed where a row has none. share: sequences of a data rank in a
-    step; stages: of the pipeline, v on each rank."""
+    """The micro-batch that we assume where a row has none. share: sequences of a data rank in a
+    step, which the micro-batch divides. stages: of the pipeline, with v on each rank."""
     if stack.splits_batch and stages > 1:
         b = max(1, share // stages)
     elif stack.name == "megatron-2020":
@@ -232,7 +239,8 @@ def micro_batch_of(row, stack, share, stages):
 
 
 def chunks_of(model, stack, pp, m):
-    """v that is assumed where a row has none: two layers per stage where the stack interleaves."""
+    """v, the stages on a rank, that we assume where a row has none: as many as make two layers per
+    stage if the stack interleaves and m micro-batches allow it, or else 1."""
     shared = slots(model.layers, pp)
     if stack.interleaves and pp > 1 and shared % pp == 0 and m % pp == 0:
         return max(1, shared // pp // 2)
@@ -240,8 +248,8 @@ def chunks_of(model, stack, pp, m):
 
 
 def plan_of(row, model, stack, device):
-    """The Plan of a row. Raises Unpredictable where degrees or batch are missing or
-    do not fit together."""
+    """The Plan of a row. Raises Unpredictable where degrees or batch are missing, or where they do
+    not fit together."""
     n, batch = whole(row, "n_gpus"), whole(row, "global_batch")
     tp, pp, cp, ep = (whole(row, key, 1) for key in ("tp", "pp", "cp", "ep"))
     if n is None or batch is None:
@@ -264,7 +272,7 @@ def plan_of(row, model, stack, device):
     v = v or chunks_of(model, stack, pp, batch // (dp * b))
     text = (row.get("recompute") or "").strip()
     words = recompute_words(text)
-    # in a mixture its few dense layers' alone
+    # in a mixture "mlp" means its few dense layers, which costs little
     if "mlp" in words and "full" not in words and not model.experts:
         raise Unpredictable("recompute of the mlp alone is not modelled for a dense model")
     zero = zero_of(row, 1 if stack.dp_overlap else 0)
@@ -283,8 +291,9 @@ def plan_of(row, model, stack, device):
 
 
 def relieved(plan, model, stack, device):
-    """`plan`, of a row that does not say what it recomputes: where it would not fit, with what does
-    not fit in the host's memory if the stack can do that, or else with full recomputation."""
+    """`plan`, changed so that it fits, for a row that does not say what it recomputes. If the stack
+    can offload, the activations that do not fit are moved to the host's memory; otherwise all
+    layers are recomputed."""
     parts = memory(model, plan, stack)
     excess = sum(parts.values()) - 0.95 * device.memory
     if excess <= 0:

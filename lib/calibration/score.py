@@ -1,18 +1,17 @@
-"""How well the model predicts published runs, source by source, beside a model that knows almost
-nothing.
+"""Measures how well the cost model predicts published runs, source by source, and compares it with
+a null model that knows almost nothing.
 
     error of a row   | predicted / measured - 1 |
-    in sample        parameters fitted on all rows
-    cross-validated  fitted on four fifths of the configuration groups, tested on the rest, five
+    in sample        of parameters that were fitted to all rows
+    cross-validated  fitted to four fifths of the configuration groups, tested on the others; five
                      times
-    extrapolated     fitted on runs of at most 512 GPUs, tested on those of 1,500 and more
-    null, step time  one efficiency per source: operations / (GPUs x peak x e), e the source's own
-                     median
+    extrapolated     fitted to runs of at most 512 GPUs, tested on those of 1,500 and more
+    null, step time  operations / (GPUs x peak x e), with one efficiency e per source, its median
     null, memory     one share of the GPU's memory per source, its median
 
-A configuration group is a model on a GPU with its degrees: the same plan in six releases of a
-stack, or with other micro-batches, is on one side of the split. The null model sees the rows it is
-tested on; ours, cross-validated, not.
+A configuration group is a model on a kind of GPU with the same degrees. A plan in six releases of a
+stack, or with several micro-batches, is one group, so that it is not tested on parameters that were
+fitted to near copies of it. The null model has an advantage: its medians include the test rows.
 """
 
 import zlib
@@ -35,7 +34,8 @@ UNSEEN = "in no fit: of other releases"  # data/unseen.csv
 
 
 class Line(NamedTuple):
-    """A source's errors, in percent."""
+    """The errors on a source's rows, in percent: mean and 90th percentile, of ours and of the null
+    model."""
 
     source: str
     rows: int
@@ -46,13 +46,13 @@ class Line(NamedTuple):
 
 
 def errors(predicted, measured):
-    """Absolute percentage errors, (rows,)."""
+    """(rows,): absolute percentage errors."""
     return 100 * np.abs(np.asarray(predicted) / np.asarray(measured) - 1)
 
 
 def lines(sources, ours, null):
-    """[Line] by source in order of appearance, then one of all rows. ours, null:
-    errors, (rows,)."""
+    """[Line], one per source in order of appearance, and one of all rows. ours, null: (rows,)
+    errors."""
     sources = np.array(sources)
     found = []
     for source in [*dict.fromkeys(sources.tolist()), "all"]:
@@ -65,14 +65,14 @@ def lines(sources, ours, null):
 
 
 def by_source(sources, values):
-    """Each row's median of `values` over its source, (rows,)."""
+    """(rows,): for each row the median of `values` over all rows of its source."""
     names, values = np.array(sources), np.asarray(values)
     return np.array([np.median(values[names == source]) for source in sources])
 
 
 def null_seconds(cases):
-    """Step times of the null model, (cases,): each source's operations at its own
-    median efficiency."""
+    """(cases,): step times of the null model, where all runs of a source have its median
+    efficiency."""
     ideal = []
     for case in cases:
         model, plan, gpu, _ = case.job
@@ -83,7 +83,7 @@ def null_seconds(cases):
 
 
 def step_time(k=None, cases=None):
-    """[Line] of step times, parameters as they are."""
+    """[Line] of step times, in sample. k: Parameters, those of data/parameters.csv if not given."""
     cases = cases or fit.cases()
     measured = [case.seconds for case in cases]
     ours = errors(fit.seconds(k or parameters(), cases), measured)
@@ -91,7 +91,7 @@ def step_time(k=None, cases=None):
 
 
 def memory_cases():
-    """[Case] of peak memory, with measured bytes where `fit.cases` has seconds."""
+    """[Case] of peak memory, whose `seconds` are the measured bytes."""
     found = []
     for row in fit.table_as_text("rows"):
         if row["metric"] == "peak_mem":
@@ -106,8 +106,8 @@ def memory_cases():
 
 
 def memory():
-    """[Line] of peak memory. Nothing of it is fitted but two bytes-per-logit counts and two
-    allocators' reserves."""
+    """[Line] of peak memory. Only four numbers of that model are fitted: two counts of bytes per
+    logit, and what two allocators reserve."""
     cases = memory_cases()
     sources = [case.source for case in cases]
     predicted = [peak_bytes(case.job.model, case.job.plan, case.job.stack) for case in cases]
@@ -119,14 +119,14 @@ def memory():
 
 
 def group(case):
-    """The configuration group of a case, as text."""
+    """The configuration group of a case, as a text to compare."""
     model, plan, gpu, _ = case.job
     return f"{model.name} {gpu.family} {plan.gpus} {plan.tp} {plan.pp} {plan.cp} {plan.ep}"
 
 
 def cross_validated(cases=None, folds=FOLDS, rounds=3):
-    """(cases, predicted seconds): each case by parameters fitted without its
-    configuration group."""
+    """(cases, predicted seconds), where each case is predicted by parameters that were fitted
+    without its configuration group. rounds: of the solver, see `fit.fit`."""
     cases = cases or fit.cases()
     start = fit.now()
     fold = np.array([zlib.crc32(group(case).encode()) % folds for case in cases])
@@ -140,9 +140,10 @@ def cross_validated(cases=None, folds=FOLDS, rounds=3):
 
 
 def residuals(predicted=None):
-    """[row of data/residuals.csv]: errors of step times, cross-validated, and of peak memory.
+    """[row of data/residuals.csv]: the cross-validated errors of step times, and the errors of peak
+    memory.
 
-    predicted: seconds of each of `fit.cases`, as `cross_validated` gives them; computed if not
+    predicted: seconds of each of `fit.cases`, as `cross_validated` returns them; computed if not
     given.
     """
     cases = fit.cases()
@@ -162,9 +163,9 @@ def residuals(predicted=None):
 
 
 def extrapolated(cases=None, most=512, least=1500, rounds=3):
-    """[Line] of runs of `least` GPUs and more, by parameters fitted on runs of at most `most`.
+    """[Line] of runs with `least` GPUs or more, by parameters fitted to runs with at most `most`.
 
-    A stack that is only seen at scale has no factor then: it is predicted with 1.
+    A stack that has only large runs gets no factor in this fit, so it is predicted with 1.
     """
     cases = cases or fit.cases()
     start = {
@@ -186,7 +187,7 @@ KINDS = {
 
 
 def kind_of(case):
-    """Which sort of run a case is, for figures."""
+    """The kind of run that a case is, for figures: its software and its GPUs."""
     kind = next((kind for kind, fits in KINDS.items() if fits(case)), "torchtitan on 500 W H100")
     if case.source == "vtrain-single":
         kind = "one node, small models"
@@ -207,12 +208,12 @@ def runs(k=None, cases=None):
 
 
 def left_out(cases=None):
-    """{kind of run: (left out, in sample)} of step times, for lib.plots.prediction_errors: by how
-    much they are off.
+    """{kind of run: (errors left out, errors in sample)} of step times, for
+    lib.plots.prediction_errors.
 
-    Off by e: the prediction is 1 + e times too long or too short. Left out: cross-validated, of
-    data/residuals.csv; in sample: by the parameters fitted on all rows. The last kind is of
-    data/unseen.csv, which no fit has seen: (e, None).
+    With an error of e, the prediction is too long or too short by a factor of 1 + e. Left out: the
+    cross-validated errors of data/residuals.csv. In sample: by the parameters fitted to all rows.
+    The last kind is data/unseen.csv, whose rows are in no fit: (errors, None).
     """
     cases = cases or fit.cases()
     times = [row for row in fit.table_as_text("residuals") if row["kind"] == "time"]
@@ -233,7 +234,7 @@ def left_out(cases=None):
 
 
 def show(title, found):
-    """Print lines as a table."""
+    """Print [Line] as a table."""
     print(f"\n{title}\n{'source':52} rows   mean    p90   null mean    p90")
     for line in found:
         ours, null = (

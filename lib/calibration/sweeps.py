@@ -1,22 +1,23 @@
-"""Published sweeps: what would it have cost to trust the model's choice?
-
-A sweep is one model on one cluster with one batch and one stack, measured under several plans.
+"""How much slower would training have been with the plan that the cost model chooses? Published
+sweeps answer this: one model on one cluster, with one batch and one stack, under several plans.
 
     regret       measured time of the plan that the model predicts to be fastest / best measured
                  time - 1
-    noise floor  regret that is no evidence against a choice: 2.3 s
+    noise floor  2.3 s: a regret below it may be chance, and is no evidence against a choice
 
-    T = (m + (p-1)/v) (c + a b)  micro-batches of b sequences: a pipeline's step has so many slots,
-                                 and a slot takes a time of its own, c,
-                                 and longer in proportion to b
-    s                            relative scatter of T about these lines,
-                                 one for each set of degrees
+s is how much measured times scatter. It is estimated without the cost model, from runs that only
+differ in the micro-batch of b sequences, because their times should be on a straight line:
 
-Two runs that are equally fast differ by more than 1.64 sqrt(2) s = 2.3 s once in ten times. c and a
-are of each line, so s asks no cost model. Repeated runs count too. A sweep without a line of three
-micro-batches takes its source's s.
+    T = (m + (p-1)/v) (c + a b)  a pipeline's step has m + (p-1)/v slots, and each slot takes a
+                                 fixed time c and a time a per sequence
+    s                            relative scatter of T about these lines, with a c and an a for each
+                                 set of degrees
 
-The plans of data/sweeps.csv, half of vTrain's, are in no fit; all others of its sweeps are.
+Of two plans that are equally fast, the measured times differ by more than 1.64 sqrt(2) s = 2.3 s
+once in ten times. Repeated runs count too. A sweep in which no line has a point more than it needs
+takes the s of its source.
+
+Of vTrain's sweeps, the half of the plans that is in data/sweeps.csv is in no fit; all others are.
 """
 
 from typing import NamedTuple
@@ -28,23 +29,23 @@ from lib.cost.parameters import parameters
 
 SOURCES = ("vtrain-multi", "bigscience-176b")
 LEAST = 4  # plans
-TWO_RUNS = 1.645 * 2**0.5  # of s
+TWO_RUNS = 1.645 * 2**0.5  # the noise floor, in units of s
 
 
 class Sweep(NamedTuple):
-    """One sweep's outcome; regrets of 0 are perfect."""
+    """The outcome of one sweep. A regret of 0 means that the model chose the fastest plan."""
 
     name: str
     plans: int
     regret: float  # of the chosen plan
-    noise: float  # the floor for it
-    predicted: float  # time of the chosen plan, over the best measured time
-    spread: float  # slowest measured over fastest
+    noise: float  # the noise floor
+    predicted: float  # predicted time of the chosen plan, over the best measured time
+    spread: float  # slowest measured time over the fastest
 
 
 def sweeps(k=None, cases=None):
-    """[Sweep] of every model, cluster, batch and stack of SOURCES with LEAST plans or more.
-    k: Parameters."""
+    """[Sweep] for every model, cluster, batch and stack of SOURCES that has LEAST plans or more. k:
+    Parameters, those of data/parameters.csv if not given."""
     cases = cases or [*fit.cases(), *fit.cases("sweeps")]
     cases = [case for case in cases if case.source in SOURCES]
     groups, scatters = {}, {}
@@ -84,8 +85,8 @@ def sweeps(k=None, cases=None):
 
 
 def scatter(runs):
-    """(sum of squares, degrees of freedom) of relative deviations from straight lines. runs:
-    [(Plan, seconds)]."""
+    """(sum of squares, degrees of freedom) of the relative deviations of measured times from the
+    straight lines above. runs: [(Plan, seconds)]."""
     lines, squares, freedom = {}, 0.0, 0
     for plan, seconds in runs:
         key = plan.tp, plan.pp, plan.dp, plan.v, plan.zero, plan.recompute
@@ -102,7 +103,7 @@ def scatter(runs):
 
 
 def show(found):
-    """Print sweeps as a table."""
+    """Print [Sweep] as a table."""
     print("\nPublished sweeps: the plan that the model would choose")
     print(f"{'sweep':80} plans  regret  noise floor  predicted / best  slowest / best")
     for s in found:

@@ -1,25 +1,25 @@
-"""`make demo`: four ranks train one GPT by data parallelism, written out in the plainest way, and
-prove what they did.
+"""`make demo`: four ranks train one GPT with data parallelism, written out as plainly as possible,
+and then check that they did it right. The package also contains the runs that Lab 4 shows.
 
     rank 0  batch 0 -> loss, gradients --+
     rank 1  batch 1 -> loss, gradients --+-- ring all-reduce, / N --> the same mean gradient,
     rank 2  batch 2 -> loss, gradients --+                            the same AdamW step
     rank 3  batch 3 -> loss, gradients --+
 
-Each step every rank lays its gradients end to end in one buffer of n numbers, and the ring sums the
-buffers. Then the claims: the loss falls below the entropy of the text; the first losses are those
-of one process on the whole batch; all ranks end with the same parameters; each rank sent 2(N-1)/N *
-n numbers per step, no more and no fewer.
+In each step every rank concatenates its gradients in one flat buffer of n elements, and a ring
+all-reduce sums the buffers. After the run four claims are checked: the loss has fallen below the
+entropy of the text; the first losses and gradients are those of a single process on the full batch;
+all ranks end with the same parameters; and each rank sent exactly 2(N-1)/N * n elements per step.
 
     python -m lib.demo --ranks 4 --seconds 60 --out results/demo [--steps 200] [--text FILE]
 
-on_ranks.py          what each rank does
-claims.py            what is claimed of the run, printed and drawn
+on_ranks.py          what each rank does in the demo
+claims.py            the claims about the demo's run, checked, printed and drawn
+command.py           the command: its options, the ranks, a bar that shows their progress
 sharded.py           what Lab 4 trains and measures on ranks
-stage_tables.py      what Lab 4 prints about it, next to the formulas
-muon_runs.py         Lab 4's Muon next to AdamW, and the loads of owners
-background_saves.py  Lab 4's checkpoints in the background
-command.py           the command: its options, the ranks, a bar of their progress
+stage_tables.py      what Lab 4 prints about that, next to the formulas
+muon_runs.py         Lab 4's Muon next to AdamW, and how evenly the owners of matrices are loaded
+background_saves.py  Lab 4's checkpoints that are written in the background
 """
 
 from lib.demo.claims import one_process, report

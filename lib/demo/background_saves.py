@@ -1,7 +1,9 @@
-"""Lab 4's checkpoints in the background, on an emulated slow disk.
+"""Lab 4's checkpoints that are written in the background, on an emulated slow disk: what they save,
+and that a run survives being killed while one is written.
 
-stalls              seconds until training continues: at once, in the background, torch's
-kill_and_continue   four ranks are killed during a save, and continue from the one before
+stalls              seconds until training continues, for a save that training waits for, one in
+                    the background, and torch's async_save
+kill_and_continue   four ranks are killed during a save, and continue from the checkpoint before it
 """
 
 import os
@@ -23,7 +25,7 @@ WAYS = ("at once", "background", "async_save")
 
 
 class _Stalls:
-    """The GPT, and three ways to save it to the same slow disk."""
+    """A GPT after one step, and three ways to save it to the same slow disk."""
 
     def __init__(self, AsyncCheckpoint, folder):
         self.model, self.folder = GPT(SHAPE), folder
@@ -34,7 +36,8 @@ class _Stalls:
         self.saver = AsyncCheckpoint(folder, self.slow)
 
     def save(self, way, number):
-        """Seconds until training continues. The write has ended on return."""
+        """Save once, and return the seconds until training could continue. The write itself is over
+        when this returns, so that it does not slow the next save."""
         began = time.perf_counter()
         if way == "async_save":
             writer = dcp.FileSystemWriter(f"{self.folder}/dcp", sync_files=True)
@@ -59,9 +62,9 @@ class _Stalls:
 
 
 def stalls(AsyncCheckpoint, n: int = 9) -> dict:
-    """{way: (n,) seconds until training continues}, in alternating order, after one save of each
-    that is not counted."""
-    # that it runs in one process
+    """{way: (n,) seconds until training continues}. A round saves in all three ways, in alternating
+    order; the first round is not counted."""
+    # torch warns that it runs in a single process
     warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")
     with tempfile.TemporaryDirectory() as folder:
         run, seconds = _Stalls(AsyncCheckpoint, folder), {way: [] for way in WAYS}
@@ -72,7 +75,8 @@ def stalls(AsyncCheckpoint, n: int = 9) -> dict:
 
 
 def _train(folder, last, dies=False):
-    """Losses since the folder's last checkpoint; saves every second step in the background."""
+    """On each rank: continue from the folder's last checkpoint up to step `last`, saving after
+    every second step in the background. Returns the losses. dies: exit during the last save."""
     model, rank, world_size, losses = GPT(SHAPE), dist.get_rank(), dist.get_world_size(), []
     fsdp = zero.PrefetchingFSDP(model, model.blocks)
     saver = checkpoint.BackgroundSave(checkpoint.slow_disk(3e6))
@@ -89,15 +93,15 @@ def _train(folder, last, dies=False):
         if step % 2 == 1:
             zero.save_shards(folder, step + 1, fsdp.flats, optimizer, save=saver.save)
     if dies:
-        os._exit(9)  # in the middle of the last write
+        os._exit(9)  # while the last checkpoint is being written
     saver.wait()
     return losses
 
 
 def kill_and_continue() -> tuple[int, bool]:
-    """Four ranks save after steps 2 and 4, are killed while they write the checkpoint of step 6,
-    and continue. Returns (step of the last complete checkpoint, whether the losses after it are
-    those of a run that was not killed, to the bit)."""
+    """Four ranks save after steps 2 and 4, end while they write the checkpoint of step 6, and are
+    started again. Returns (step of the last complete checkpoint, whether the losses after it are
+    bit for bit those of a run that was not interrupted)."""
     run = lambda *given: launch.run(_train, *given, nproc=4, ledger=False)[0]
     with tempfile.TemporaryDirectory() as folder:
         undisturbed, killed = Path(folder, "undisturbed"), Path(folder, "killed")

@@ -1,5 +1,5 @@
-"""What the demo claims of its run: each claim printed with its numbers, drawn, and
-written to demo.json."""
+"""Checks the demo's claims about its run. Each claim is printed with its numbers and written to
+demo.json; the loss and the traffic are drawn as well."""
 
 import json
 import textwrap
@@ -22,8 +22,11 @@ from lib.training.model import GPT
 
 
 def one_process(text, ranks, rates):
-    """The first steps without ranks, the whole batch at once, at the same learning rates: losses
-    and gradients."""
+    """The single-process baseline: the first steps on the full batch, at the same learning rates.
+    Returns (losses, flat gradients), one of each per step.
+
+    ranks: of the run, because the batch grows with them. rates: one learning rate per step.
+    """
     model = GPT(shape_for(text))
     optimizer = optimizer_for(model)
     losses, gradients = [], []
@@ -36,8 +39,8 @@ def one_process(text, ranks, rates):
 
 @torch.no_grad()
 def write_on(model, text, length=240):
-    """Let the model continue the first words of the validation text: its own characters, drawn at
-    temperature 0.7."""
+    """The `length` characters with which the model continues the beginning of the validation text,
+    drawn at temperature 0.7."""
     tokens = text.validation[:SEQ_LEN]  # (T,)
     generator = torch.Generator("cpu").manual_seed(0)
     for _ in range(length):
@@ -49,8 +52,11 @@ def write_on(model, text, length=240):
 
 
 def report(text, ranks, results, out):
-    """Print each claim with its numbers, write figures and demo.json into `out`; True if
-    every claim holds."""
+    """Print each claim with its numbers, and write two figures and demo.json into the folder `out`.
+
+    results: what `train` returned on each rank, with the run's ledger. Returns True if claims 2 and
+    3 hold. Claim 1, that the model has learned, is only reported: it takes more than a few steps.
+    """
     first = results[0]
     steps, entropy = len(first["losses"]), text.entropy
     model = GPT(shape_for(text))

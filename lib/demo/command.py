@@ -1,4 +1,5 @@
-"""The command `python -m lib.demo`: the ranks with a bar of their progress, then the claims."""
+"""The command `python -m lib.demo`: it launches the ranks, shows their progress, and then reports
+the claims."""
 
 import argparse
 import sys
@@ -16,8 +17,8 @@ from lib.training.model import GPT
 
 
 def show_progress(path, finished):
-    """Draw a bar in a terminal, or print a line for every fifth of the run elsewhere, from
-    what rank 0 wrote."""
+    """Show how far the run is until the event `finished` is set: by a bar in a terminal, and
+    elsewhere by a line for every fifth of the run. path: the file to which rank 0 writes."""
     terminal = sys.stdout.isatty()
     bar = tqdm(
         total=100, disable=not terminal, file=sys.stdout, leave=False, ncols=80, nrows=10,
@@ -42,7 +43,8 @@ def show_progress(path, finished):
 
 
 def run(text, ranks, seconds, steps):
-    """Launch the ranks, showing progress; the results of all ranks, with their ledger."""
+    """Launch the ranks and show their progress. Returns the results of all ranks, with their
+    ledger."""
     with tempfile.TemporaryDirectory() as folder:
         progress, finished = Path(folder) / "progress", threading.Event()
         watcher = threading.Thread(target=show_progress, args=(progress, finished))

@@ -1,7 +1,10 @@
-"""Lab 4's Muon: how evenly owners are loaded, and a run next to AdamW.
+"""Lab 4's Muon. Its update needs full matrices, so each matrix is owned by one rank, which updates
+it for all. We measure how evenly the owners are loaded, and train with Muon and with AdamW.
 
-owner_loads     the busiest owner relative to the bound, in turn and by cost
-compare         losses, elements sent and optimizer state of AdamW by ZeRO-1, and of Muon
+singular_values what Newton-Schulz iterations do to the singular values of a gradient
+owner_loads     the busiest owner relative to the lower bound, if matrices are assigned by cost or
+                in turn
+compare         losses, bytes sent and optimizer state of AdamW with ZeRO-1, and of Muon
 """
 
 import functools
@@ -19,8 +22,9 @@ N = 4  # ranks
 
 
 def singular_values(newton_schulz) -> dict:
-    """{"the gradient": values, "1 iteration": values, ...} of a weight of the small GPT, (64, 256).
-    newton_schulz(gradient, iterations) -> (64, 256)."""
+    """{"the gradient": singular values, "1 iteration": ..., ...} of the gradient of a weight of the
+    small GPT, (64, 256), before and after iterations of newton_schulz(gradient, iterations) ->
+    (64, 256). Before them the gradient is divided by its norm."""
     model = GPT(SHAPE)
     model.loss(*batch()).backward()
     gradient = model.blocks[1].mlp.down.weight.grad
@@ -32,8 +36,12 @@ def singular_values(newton_schulz) -> dict:
 
 
 def owner_loads(owners) -> tuple[list, list]:
-    """Print the busiest owner relative to the bound, for the matrices of a GPT with 24 layers and
-    2 to 32 ranks. Returns (costs in million multiplications, names) of the small GPT's matrices."""
+    """For the matrices of a GPT with 24 layers, on 2 to 32 ranks, print the cost of the busiest
+    owner relative to the bound: no assignment can be below the mean, nor below one matrix. Returns
+    (costs in million multiplications, names) of the small GPT's matrices.
+
+    owners(costs, ranks) -> [the rank that owns matrix 0, 1, ...]. Raises AssertionError above 1.05.
+    """
     large = [cost((m, 1024)) for m in (1024, 256, 256, 1024, 4096, 4096)] * 24
     for ranks in (2, 3, 4, 8, 16, 32):
         in_turn = [i % ranks for i in range(len(large))]
@@ -52,9 +60,10 @@ def owner_loads(owners) -> tuple[list, list]:
 
 
 def compare(owners, Muon, steps: int = 40) -> dict:
-    """Train the GPT with AdamW at three learning rates and with Muon, and print the mean of the
-    last ten losses, what is sent and the state that is kept. Returns {name: losses of the best
-    run}."""
+    """Train the GPT with AdamW at three learning rates and with Muon at one. Prints the mean of the
+    last ten losses, the bytes of a step and the optimizer state of a rank. Returns {name: losses of
+    the best run}. Raises AssertionError unless the N ranks together send 2 (N-1) psi elements per
+    step, in both cases."""
     runs, unit = {}, 2 * (N - 1) * 4 * PSI  # bytes
     for name, owner_of, rates in (
         ("AdamW", None, (3e-4, 1e-3, 3e-3)),
@@ -78,8 +87,11 @@ def compare(owners, Muon, steps: int = 40) -> dict:
 
 
 def _train(owner_of, Muon, lr, steps):
-    """(mean losses, elements of optimizer state on this rank). owner_of: None for AdamW alone, by
-    ZeRO-1."""
+    """On each rank: (losses, the mean over ranks; elements of optimizer state on this rank).
+
+    owner_of: `owners` of `owner_loads`. Muon then trains the blocks' matrices, and AdamW with
+    ZeRO-1 everything else. If it is None, AdamW with ZeRO-1 trains all parameters.
+    """
     model, rank, world_size, losses = GPT(SHAPE), dist.get_rank(), dist.get_world_size(), []
     matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if owner_of else []
     owner = owner_of([cost(p.shape) for p in matrices], world_size) if owner_of else []

@@ -1,4 +1,5 @@
-"""What each rank of the demo does: forward, backward, one ring all-reduce, AdamW."""
+"""What each rank of the demo does in a step: forward and backward on its share of the batch, one
+ring all-reduce of all gradients, and the same AdamW step as all other ranks."""
 
 import hashlib
 import itertools
@@ -14,12 +15,12 @@ from lib.training.model import GPT, Shape
 SEQ_LEN = 64  # T
 PER_RANK = 8  # sequences of each rank in each step
 PEAK_LR = 4e-3
-COMPARED = 3  # steps that one process repeats
+COMPARED = 3  # steps that a single process repeats, for comparison
 
 
 def shape_for(text):
-    """The GPT of the demo: small enough for two shared cores, large enough to learn
-    words in a minute."""
+    """The Shape of the demo's GPT: small enough for two shared cores, and large enough to learn
+    words within a minute."""
     return Shape(vocab_size=len(text.vocabulary), seq_len=SEQ_LEN, n_layers=2, hidden=64, n_heads=4)
 
 
@@ -28,17 +29,18 @@ def optimizer_for(model):
 
 
 def buffer_size(model, world_size):
-    """n: a number for each parameter, one for the loss, one for the clock, and
-    zeros until N divides it."""
+    """n, the elements of the flat buffer: one for each parameter, one for the loss, one for the
+    clock, and padding until N divides n."""
     n = model.num_parameters() + 2
     return n + -n % world_size
 
 
 def train(text, seconds, steps, progress):
-    """One rank's run, until `seconds` have passed or `steps` are done (the other is None).
+    """On each rank: train until `seconds` have passed or `steps` are done (the other one is None).
 
-    Sends: one ring all-reduce of `buffer_size` numbers per step, and nothing else.
-    progress: a file to which rank 0 adds a line per step. Returns what this rank knows, as a dict.
+    progress: a file to which rank 0 appends a line per step: the share of the run that is over, the
+    step, the loss. Returns a dict of what this rank knows, described at the end.
+    Sends: one ring all-reduce of `buffer_size` elements per step, and nothing else.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model = GPT(shape_for(text))
@@ -49,9 +51,9 @@ def train(text, seconds, steps, progress):
 
     for step in itertools.count():
         loss = loss_and_gradients(model, text, step, PER_RANK * world_size, rank, world_size)
-        # How much of the run is over. Clocks differ between ranks, and a rank that stopped a step
-        # early would leave the others waiting for ever: so the clocks are averaged too, and all
-        # ranks act on the same number.
+        # The share of the run that is over. The ranks' clocks differ, and a rank that stopped one
+        # step early would leave the others waiting for ever. Therefore the clocks are averaged too,
+        # so that all ranks decide by the same number.
         clock = (step + 1) / steps if steps else (time.monotonic() - began) / seconds
 
         numbers = torch.cat(
@@ -60,7 +62,7 @@ def train(text, seconds, steps, progress):
         )
         flat[: len(numbers)] = numbers
         ring_all_reduce(flat)
-        flat /= world_size  # the sum over ranks becomes their mean: the gradient of the whole batch
+        flat /= world_size  # from the sum over ranks to the mean: the gradient of the full batch
         *means, mean_loss, clock, _ = flat.split(
             [p.numel() for p in model.parameters()] + [1, 1, len(flat) - len(numbers)]
         )
@@ -69,10 +71,10 @@ def train(text, seconds, steps, progress):
 
         used = clock.item()
         over = used > 1 - 1e-6
-        # before the update, as the training loss is: both start at ln V
+        # measured before the update, like the training loss, so that both start at about ln V
         if over or used >= len(validation) / 10:
             validation.append((step, validation_loss(model, text, rank, world_size)))
-        # warm up, then down to 5 %
+        # 20 steps of warm-up, and a linear decay to 5 %
         rates.append(PEAK_LR * min(1.0, (step + 1) / 20) * (1 - 0.95 * min(used, 1.0)))
         update(optimizer, rates[-1])
 
@@ -87,19 +89,19 @@ def train(text, seconds, steps, progress):
 
     values = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
     return {
-        "losses": losses,  # of the whole batch, the same on every rank
+        "losses": losses,  # of the full batch, the same on every rank
         "rates": rates,
         "validation": validation,  # [(step, loss)] on this rank's share
         "seconds": time.monotonic() - began,
         "hash": hashlib.sha256(values).hexdigest()[:12],
-        # rank 0: the averaged gradients of the first steps, each (parameters,)
+        # on rank 0, the averaged gradients of the first steps, (parameters,) each
         "first_means": first_means,
         "state": model.state_dict() if rank == 0 else None,
     }
 
 
 def loss_and_gradients(model, text, step, batch_size, rank=0, world_size=1):
-    """Forward and backward on one rank's share of the step's batch; the loss, detached."""
+    """Forward and backward on one rank's share of the step's batch. Returns the loss, detached."""
     # (batch_size/N, T)
     tokens, targets = texts.batch(text.train, step, rank, world_size, batch_size, SEQ_LEN)
     model.zero_grad()
@@ -116,7 +118,8 @@ def update(optimizer, rate):
 
 @torch.no_grad()
 def validation_loss(model, text, rank, world_size):
-    """The mean loss on this rank's share of always the same sequences."""
+    """The mean loss on this rank's share of some validation sequences, the same ones at each
+    call."""
     tokens, targets = texts.batch(
         text.validation, 0, rank, world_size, 2 * PER_RANK * world_size, SEQ_LEN
     )

@@ -1,20 +1,22 @@
-"""What Lab 4 trains and measures on ranks: a small GPT under any stage of ZeRO, a student's or
-lib's.
+"""What Lab 4 trains and measures on ranks: a small GPT under any stage of ZeRO. The class that
+implements the stage is an argument, so that a student's can be measured as well as lib's.
 
     train               losses, and the elements of optimizer state on a rank
     gradient_bytes      live bytes of gradients, as backward goes from block to block
     unit_events         which unit is unsharded when
     difference_from_one the parameters after three steps, next to those of a single process
-    peak_of_a_step      the most bytes at any operation
-    volume_of_a_step    a step of k micro-batches, for the ledger
+    peak_of_a_step      the most bytes that are alive after any operation
+    volume_of_a_step    a step of k micro-batches, whose messages the ledger logs
     state_parts         live bytes of weights, gradients and optimizer state
     over_a_step         live bytes of model state inside every block
     paced_forward       a forward pass whose layers wait instead of computing, over a slow link
     in_16_bits          16-bit shards, with masters on the device or on the host
-    offload_seconds     an optimizer step whose state is behind a slow bus
+    offload_seconds     an optimizer step whose state is in the host's memory, behind a slow bus
     kept_and_operations what a step with recomputation keeps, and what it computes
 
-Every function runs on a rank. make(model) returns the wrapped model: a Zero1, Zero2 or FSDP.
+These functions run on each rank, and the last one in a single process. Unless a docstring says
+otherwise, make(model) returns the wrapped model, a Zero1, Zero2 or FSDP; None stands for the plain
+model. A Sharded is a class such as zero.FSDP. psi is the number of parameters, N that of ranks.
 """
 
 import time
@@ -36,12 +38,12 @@ from lib.zero import PeakBytes, live_bytes, start_counting
 
 SHAPE = Shape(vocab_size=104, seq_len=32, n_layers=4, hidden=64, n_heads=4)
 PSI = GPT(SHAPE).num_parameters()
-CAPACITY = 60_000  # bytes of a flat
+CAPACITY = 60_000  # bytes of a flat buffer
 text = texts.load()
 
 
 def batch(step=0, rank=0, world_size=1, batch_size=8):
-    """tokens and targets of a rank's share of a step, (B/N, T) each."""
+    """Tokens and targets of a rank's share of a step's batch, (B/N, T) each."""
     return texts.batch(text.train, step, rank, world_size, batch_size, SHAPE.seq_len)
 
 
@@ -57,7 +59,8 @@ def adamw(parameters):
 
 
 def optimizer_of(model, sharded):
-    """The optimizer of the model's stage; a Zero1 or Zero2 is one itself."""
+    """The optimizer that goes with `sharded`, the wrapped model or None. A Zero1 or Zero2 is an
+    optimizer itself."""
     if sharded is None:
         return adamw(model.parameters())
     return adamw(sharded.groups) if isinstance(sharded, zero.FSDP) else sharded
@@ -68,13 +71,14 @@ def mean_over_ranks(loss):
 
 
 def state_bytes():
-    """Live bytes on this rank, without the text."""
+    """Bytes of all live tensors on this rank, except the text."""
     return live_bytes(besides=[text.train])
 
 
 def train(make, steps):
-    """(mean losses over the ranks, elements of optimizer state on this rank). make(parameters,
-    adamw) -> Zero1; None: plain data parallelism, a bucket that is all-reduced by a ring."""
+    """(losses, the mean over ranks; elements of optimizer state on this rank). make(parameters,
+    adamw) returns a Zero1. None: plain data parallelism, where a ring all-reduces one bucket of all
+    gradients."""
     model, rank, N, losses = GPT(SHAPE), dist.get_rank(), dist.get_world_size(), []
     sharded = make(model.parameters(), adamw) if make else None
     optimizer = sharded.optimizer if make else adamw(model.parameters())
@@ -95,8 +99,8 @@ def train(make, steps):
 
 
 def gradient_bytes(make):
-    """[live bytes of gradients after each block's backward, the last block first]. What is sent
-    meanwhile is in the ledger's section "backward"."""
+    """[live bytes of gradients after each block's backward pass], the last block first. The
+    ledger's section "backward" has the messages of that time. make: Zero1 or Zero2."""
     start_counting()
     model, seen = GPT(SHAPE), []
     sharded = make(model.parameters(), adamw, capacity=CAPACITY)
@@ -112,8 +116,9 @@ def gradient_bytes(make):
 
 
 def unit_events(Sharded, Unit):
-    """[(number, "unshard" or "reshard", index of the unit)] of one step, in order; the root's index
-    is None. A unit counts as unsharded once its memory is allocated."""
+    """[(sequence number, "unshard" or "reshard", index of the unit)] of one step, in order. The
+    root's index is None. An unshard is noted when the unit allocates its memory, and again when it
+    sets is_unsharded. Unit: the class of the units of Sharded."""
     index_of, events = {}, []
 
     class NotingUnit(Unit):
@@ -142,8 +147,8 @@ def unit_events(Sharded, Unit):
 
 
 def difference_from_one(Sharded):
-    """The largest difference of any parameter from a single process that trains on the full batch,
-    relative to the largest parameter, after three steps in float64."""
+    """The largest difference of any parameter from a single-process baseline on the full batch,
+    after three steps in float64, relative to the largest parameter."""
     rank, N = dist.get_rank(), dist.get_world_size()
     model, one = GPT(SHAPE).double(), GPT(SHAPE).double()
     fsdp = Sharded(model, model.blocks)
@@ -160,8 +165,8 @@ def difference_from_one(Sharded):
 
 
 def peak_of_a_step(Sharded):
-    """(the most bytes at any operation of the second step's forward and backward, after which
-    operation), activations of four characters included."""
+    """(the most bytes that are alive after any operation of the second step's forward and backward,
+    the name of that operation). They include the activations, of four characters only."""
     model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
     fsdp = Sharded(model, model.blocks)
     optimizer = adamw(fsdp.groups)
@@ -176,8 +181,9 @@ def peak_of_a_step(Sharded):
 
 
 def volume_of_a_step(make, k):
-    """(psi, the root's part of it), padded. What a step of k micro-batches sends is in the ledger's
-    section "k = ...". Zero1 averages once, the others after every micro-batch."""
+    """Run a step of k micro-batches, whose messages the ledger logs in its section "k = ...".
+    Returns (psi, the root unit's part of it), with padding. Zero1 averages the gradients once per
+    step, the others after every micro-batch, because they keep no full gradients."""
     model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
     sharded = make(model)
     optimizer = optimizer_of(model, sharded)
@@ -194,8 +200,9 @@ def volume_of_a_step(make, k):
 
 
 def state_parts(make, gradients_stay):
-    """{"weight", "gradient", "optimizer": live bytes} on this rank in fp32. gradients_stay: stages
-    0 and 1, whose gradients are full between backward and averaging."""
+    """{"weight", "gradient", "optimizer": live bytes} on this rank in fp32. gradients_stay: true
+    for stages 0 and 1, where full gradients stay after backward, so that they are counted before
+    they are averaged."""
     start_counting()
     model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
     sharded = make(model) if make else None
@@ -214,7 +221,8 @@ def state_parts(make, gradients_stay):
 
 
 def nothing_in_flight(sharded):
-    """Wait for the communication thread, so that every run counts the same."""
+    """Wait until the communication thread has done its work, so that every run counts the same
+    bytes."""
     pairs = [*getattr(sharded, "in_flight", ()), *getattr(sharded, "reduce_scatters", ())]
     gathers = [work for of in getattr(sharded, "gathers", {}).values() for work in of]
     for work in [work for _, work in pairs] + gathers:
@@ -222,8 +230,8 @@ def nothing_in_flight(sharded):
 
 
 def over_a_step(make):
-    """[(where, live bytes)] of the second step on this rank: inside every block, in forward after
-    its MLP, in backward after its first norm."""
+    """[(where, live bytes)] of the second step on this rank: inside every block (in forward after
+    its MLP, in backward after its first norm), and after backward, averaging and the update."""
     start_counting()
     model, rank, N, seen = GPT(SHAPE), dist.get_rank(), dist.get_world_size(), []
     sharded = make(model) if make else None
@@ -250,7 +258,7 @@ def over_a_step(make):
 
 
 class _Layer(PacedLayer):
-    """A PacedLayer that notes when its forward runs."""
+    """A PacedLayer that records when its forward runs."""
 
     def forward(self, x):
         with self.spans("compute", f"forward {self.place}"):
@@ -259,8 +267,8 @@ class _Layer(PacedLayer):
 
 def paced_forward(Sharded, rows=1, seconds=0.03):
     """(seconds, [(lane, begin, end, label), ...]) of a forward pass of `rows` rows through eight
-    layers that wait `seconds` per row, over a link of 10 MB/s and 1 ms: on two ranks a gather of
-    a layer takes 20 ms."""
+    layers that wait `seconds` per row. The link has 10 MB/s and a latency of 1 ms, so that on two
+    ranks the all-gather of a layer takes 20 ms."""
     spans, gathers = Spans(), iter(range(100))
     net = nn.Sequential(*(_Layer(95_000, seconds, seconds) for _ in range(8)))
     for place, layer in enumerate(net):
@@ -279,13 +287,15 @@ def paced_forward(Sharded, rows=1, seconds=0.03):
 
 
 def paced_forwards(ways, n):
-    """[{name: what paced_forward returns}, ...] of n rounds; every round runs all ways."""
+    """[{name: what paced_forward returns}, ...], one dict for each of n rounds. ways: {name: the
+    arguments of `paced_forward`}."""
     return [{name: paced_forward(*way) for name, way in ways.items()} for _ in range(n)]
 
 
 def in_16_bits(make):
-    """(loss, bytes per parameter of shards and gradients, of masters and state), times N. make:
-    zero.MasterShards or zero.OffloadedOptimizer."""
+    """(loss, bytes of shards and gradients, bytes of masters and optimizer state) with 16-bit FSDP;
+    the bytes are per parameter of this rank's share. make: zero.MasterShards or
+    zero.OffloadedOptimizer."""
     model, rank, N = GPT(SHAPE).bfloat16(), dist.get_rank(), dist.get_world_size()
     fsdp = zero.FSDP(model, model.blocks)
     optimizer = make(fsdp.groups, adamw)
@@ -303,7 +313,8 @@ def in_16_bits(make):
 
 
 def with_dropout(checkpointed=None):
-    """The GPT with dropout; checkpointed(block, x) -> y, if given, is called for every block."""
+    """The GPT with dropout. checkpointed(block, x) -> y, if given, is called instead of each block,
+    so that it can recompute the block's activations in backward."""
     model = GPT(replace(SHAPE, dropout=0.1))
     if checkpointed:
         model.blocks = nn.ModuleList(_Checkpointed(block, checkpointed) for block in model.blocks)
@@ -311,8 +322,8 @@ def with_dropout(checkpointed=None):
 
 
 def with_each(ways):
-    """{name: the GPT with dropout, whose blocks are called so}, all with the same weights. ways:
-    {name: checkpointed, see `with_dropout`}."""
+    """{name: the GPT with dropout, whose blocks are called that way}, all with the same weights.
+    ways: {name: checkpointed, see `with_dropout`}."""
     models = {name: with_dropout(way) for name, way in ways.items()}
     first = next(iter(models.values())).parameters()
     weights = [p.detach().clone() for p in first]
@@ -323,7 +334,7 @@ def with_each(ways):
 
 
 def same_gradients(models):
-    """Are the gradients of all models the same, to the bit?"""
+    """Are the gradients of all models equal, bit for bit?"""
     first, *others = [[p.grad for p in model.parameters()] for model in models.values()]
     return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
@@ -340,8 +351,8 @@ class _Checkpointed(nn.Module):
 
 
 def kept_and_operations(model):
-    """(bytes kept between forward and backward, operations of a step's matmuls). The gradients are
-    in the parameters."""
+    """Run forward and backward, and return (bytes kept between the two, operations of the matmuls
+    of both). Afterwards the parameters have their gradients."""
     model.zero_grad()
     torch.manual_seed(1)
     with PeakBytes() as memory, FlopCounterMode(display=False) as operations:
@@ -352,13 +363,13 @@ def kept_and_operations(model):
 
 
 class OverASlowBus(zero.OffloadedOptimizer):
-    """OffloadedOptimizer whose copies to the host and back take as long as over a bus of `host`
-    bytes per second."""
+    """An OffloadedOptimizer whose copies to the host and back take as long as they would over a bus
+    of `host` bytes per second."""
 
     host = 2e6
 
     def step(self) -> None:
-        """Gradients to the host, the update there, weights back."""
+        """Copy the gradients to the host, update there, and copy the weights back."""
         nbytes = sum(s.grad.nbytes for s in self.shards)
         time.sleep(nbytes / self.host)
         super().step()
@@ -366,12 +377,12 @@ class OverASlowBus(zero.OffloadedOptimizer):
 
 
 def offload_seconds(n):
-    """[seconds of an optimizer step over the slow bus], of n steps of 16-bit FSDP."""
+    """[seconds of each of n optimizer steps over the slow bus], with 16-bit FSDP."""
     model, rank, N, seconds = GPT(SHAPE).bfloat16(), dist.get_rank(), dist.get_world_size(), []
     fsdp = zero.FSDP(model, model.blocks)
     optimizer = OverASlowBus(fsdp.groups, adamw)
     optimizer.shards = fsdp.shards
-    for step in range(n + 1):  # the first one makes the state
+    for step in range(n + 1):  # the first one creates the state, and is not counted
         model.loss(*tiny(step, rank, N)).backward()
         fsdp.average_gradients()
         dist.barrier()

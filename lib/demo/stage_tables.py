@@ -1,13 +1,13 @@
-"""What Lab 4 prints about the stages of ZeRO: most functions launch ranks, count what happens there
-(sharded.py), and compare it with the formula.
+"""What Lab 4 prints about the stages of ZeRO. Most functions launch ranks, measure there with a
+function of sharded.py, and compare the result with the formula.
 
     compare_training        losses, optimizer state and elements sent, next to data parallelism
     compare_gradients       live bytes of gradients during backward
-    compare_peaks           the most bytes of a step
+    compare_peaks           the peak memory of a step
     count_volumes           elements that a rank sends with 1, 2 and 4 micro-batches
     count_state             live bytes of weights, gradients and optimizer state
     forward_ms              forward passes over an emulated link
-    token_thresholds        tokens per GPU that hide a gather, of published GPUs and runs
+    token_thresholds        how many tokens per GPU hide an all-gather, for published GPUs and runs
     compare_checkpointing   bytes kept, and operations, of several ways to recompute activations
     compare_offload         bytes on the device and on the host
     offloaded_ms            an optimizer step over an emulated link to the host
@@ -27,9 +27,9 @@ N = 4  # ranks
 
 
 def compare_training(ways: dict, steps: int = 6) -> float:
-    """Train the GPT in each of the two ways and print what happened. ways: {name: make, see
-    `sharded.train`}. Returns the largest difference between their losses; raises AssertionError
-    unless each sends 2 (N-1)/N psi elements per step."""
+    """Train the GPT in two ways, and print losses, optimizer state and elements sent. ways: {name:
+    make, see `sharded.train`}. Returns the largest difference between the losses of the two. Raises
+    AssertionError unless in both each rank sends 2 (N-1)/N psi elements per step."""
     losses = []
     for name, make in ways.items():
         results = launch.run(sharded.train, make, steps, nproc=N)
@@ -45,10 +45,10 @@ def compare_training(ways: dict, steps: int = 6) -> float:
 
 
 def compare_gradients(ways: dict) -> dict:
-    """Print the live bytes of gradients after the backward pass of each block, and the number of
-    messages that all ranks together have sent by the end of backward. ways: {name: Zero1 or
-    Zero2}. Returns {name: the most, in units of psi elements}; raises AssertionError unless ZeRO-2
-    alone sends during backward."""
+    """Print the live gradients after the backward pass of each block, and how many messages all
+    ranks together send during backward. ways: {name: Zero1 or Zero2}. Returns {name: the most live
+    gradients, in units of psi elements}. Raises AssertionError unless ZeRO-2, and only ZeRO-2,
+    sends during backward."""
     found = {}
     for name, make in ways.items():
         results = launch.run(sharded.gradient_bytes, make, nproc=N)
@@ -62,11 +62,13 @@ def compare_gradients(ways: dict) -> dict:
 
 
 def compare_peaks(orders: dict) -> dict:
-    """Print the peak of a step next to the formula. orders: {name: (FSDP, copies of a unit that are
-    alive at the peak)}. Returns {name: (measured, formula)} in bytes per parameter."""
+    """Print the peak memory of a step next to the formula. orders: {name: (an FSDP class, how many
+    copies of a unit are alive at the peak)}. Returns {name: (measured, formula)} in bytes per
+    parameter. Raises AssertionError if the peak is below the formula, or 5 % above it."""
     model, L, found = GPT(SHAPE), SHAPE.n_layers, {}
     u = sum(p.numel() for p in model.blocks[0].parameters())
-    # The head's gradient waits for that of the embedding, and the last norm's is there as well.
+    # At the peak, the full gradients of the head and of the last norm are alive: the root unit's
+    # gradients are averaged together, when that of the embedding has been computed.
     r_g = sum(p.numel() for p in (model.head.weight, *model.norm.parameters()))
     for name, (FSDP, m) in orders.items():
         peak, where = launch.run(sharded.peak_of_a_step, FSDP, nproc=N, ledger=False)[0]
@@ -81,9 +83,9 @@ def compare_peaks(orders: dict) -> dict:
 
 
 def count_volumes(make: dict) -> tuple[dict, dict]:
-    """({stage: {k: sent}}, the same by the formula), in units of (N-1)/N psi elements. make:
-    {number of the stage: model -> Zero1, Zero2 or FSDP}. Raises AssertionError where they
-    differ."""
+    """What a rank sends in a step of k micro-batches: ({stage: {k: sent}}, the same by the
+    formula), in units of (N-1)/N psi elements. make: {number of the stage: model -> Zero1, Zero2 or
+    FSDP}. Raises AssertionError where the two differ."""
     counted, formula = {}, {}
     for stage, wrap in make.items():
         results = launch.run(_volumes, wrap, nproc=N)
@@ -102,8 +104,9 @@ def _volumes(wrap):
 
 
 def count_state(make: dict) -> tuple[dict, dict]:
-    """({stage: {part: bytes}}, the same by the formula) of a rank in fp32, and a line for each.
-    make: {number of the stage: model -> Zero1, Zero2 or FSDP; None for stage 0}."""
+    """The model state of a rank in fp32: ({stage: {part: bytes}}, the same by the formula). Prints
+    a line for each stage. make: {number of the stage: model -> Zero1, Zero2 or FSDP; None for stage
+    0}. Raises AssertionError where the two differ by 0.1 % or more."""
     measured, formula = {}, {}
     for stage, wrap in make.items():
         parts = launch.run(sharded.state_parts, wrap, stage < 2, nproc=N, ledger=False)[0]
@@ -121,17 +124,18 @@ def count_state(make: dict) -> tuple[dict, dict]:
 
 
 def forward_ms(ways: dict, drawn: dict, n: int = 6) -> dict:
-    """{name: (n,) milliseconds} of forward passes on two ranks; every round runs all ways. ways:
-    {name: the arguments of `sharded.paced_forward`}. drawn: receives {name: the bars of the last
-    round on rank 0}."""
+    """{name: (n,) milliseconds} of forward passes on two ranks. Each of the n rounds runs all ways.
+    ways: {name: the arguments of `sharded.paced_forward`}. drawn: an empty dict that receives
+    {name: the bars of the last round on rank 0}."""
     rounds = launch.run(sharded.paced_forwards, ways, n, nproc=2, backend="gloo", ledger=False)[0]
     drawn.update({name: spans for name, (_, spans) in rounds[-1].items()})
     return {name: [1e3 * each[name][0] for each in rounds] for name in ways}
 
 
 def token_thresholds(*names: str) -> None:
-    """Print C/W of these GPUs inside a node and across nodes, and the published runs of MPT-13B by
-    FSDP on H100."""
+    """Print how many tokens per GPU it takes to hide FSDP's all-gathers, which is C/W, operations
+    per second over bytes per second. names: of GPUs, inside a node and across nodes. Then print the
+    published runs of MPT-13B with FSDP on H100."""
     for name in names:
         g = gpus()[name]
         across = min(g.link, g.nic * g.per_node)
@@ -149,9 +153,9 @@ def token_thresholds(*names: str) -> None:
 
 
 def compare_checkpointing(ways: dict) -> dict:
-    """Print what a step keeps between forward and backward, and its operations. ways: {name: see
-    `sharded.with_each`}, the first without recomputation. Returns {name: operations relative to the
-    first}; raises AssertionError unless all gradients are the same, to the bit."""
+    """Print the bytes that a step keeps between forward and backward, and its operations. ways: see
+    `sharded.with_each`; the first is the one without recomputation. Returns {name: operations
+    relative to the first}. Raises AssertionError unless all gradients are equal, bit for bit."""
     models = sharded.with_each(ways)
     costs = {name: sharded.kept_and_operations(model) for name, model in models.items()}
     assert sharded.same_gradients(models)
@@ -164,8 +168,8 @@ def compare_checkpointing(ways: dict) -> dict:
 
 
 def compare_offload(optimizers: list) -> None:
-    """Print the bytes per parameter of 16-bit FSDP with each of these optimizers, MasterShards or
-    OffloadedOptimizer."""
+    """Print the loss and the bytes per parameter of 16-bit FSDP with each of these optimizers,
+    MasterShards or OffloadedOptimizer."""
     for make in optimizers:
         loss, device, host = launch.run(sharded.in_16_bits, make, nproc=N, ledger=False)[0]
         print(
@@ -175,6 +179,7 @@ def compare_offload(optimizers: list) -> None:
 
 
 def offloaded_ms(n: int = 6) -> dict:
-    """{"step": (n,) milliseconds of an optimizer step over the emulated link}, on rank 0."""
+    """{"step": (n,) milliseconds of an optimizer step on rank 0, with its state on the host, behind
+    an emulated slow bus}."""
     results = launch.run(sharded.offload_seconds, n, nproc=N, backend="gloo", ledger=False)
     return {"step": 1e3 * np.array(results[0])}

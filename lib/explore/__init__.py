@@ -1,14 +1,13 @@
-"""A figure with sliders: the static figure first, and sliders below it where a live kernel can
-serve them.
+"""Figures with sliders, with which a student explores a formula. Where there is no kernel, as in a
+stored notebook, only the figure is shown.
 
-    explore(draw, ranks=[2, 4, 8], size=[1e3, 1e6, 1e9])
+    explore(draw, ranks=[2, 4, 8], size=[1e3, 1e6, 1e9])      # a slider for each name
 
-    draw(ranks=2..., size=...) -> a Drawing of lib.plots
+    draw(ranks=2, size=1e6) -> a Drawing of lib.plots         # with its defaults it comes first
 
-The figure is an ordinary output of the cell: it is stored in the notebook, and is all that a reader
-on a web page sees. A slider redraws that same output in place. With LAB_STATIC=1 in the
-environment, as when notebooks are executed to be stored, there are no sliders, and the same code
-gives the same bytes.
+The figure is an ordinary output of the cell, so it is stored in the notebook. A slider redraws that
+output in place. With LAB_STATIC=1 in the environment, as when notebooks are executed to be stored,
+there are no sliders, so that the same code always gives the same bytes.
 
     show.py    explore, settings, sliders
     lab0.py    all_reduce_cost, model_memory, ring_against_hierarchical
@@ -18,8 +17,8 @@ gives the same bytes.
     lab5.py    capacity
     lab6.py    plans
 
-Each explorer has its figure beside it: `draw_model_memory(parameters=...)` is what `model_memory()`
-shows.
+Each explorer has a function that draws its figure: `model_memory()` shows what
+`draw_model_memory(parameters=...)` returns.
 """
 
 from lib.explore.lab0 import (

@@ -1,5 +1,5 @@
-"""The explorers of Lab 0: what an all-reduce costs, what fills the memory, and when a
-hierarchy pays off."""
+"""The explorers of Lab 0: how long an all-reduce takes, what fills the memory of a GPU, and when a
+hierarchical all-reduce pays off."""
 
 import numpy as np
 
@@ -10,18 +10,19 @@ from lib.cost.state import RECIPES
 from lib.explore.show import explore
 from lib.plots.labels import size_in_words, time_in_words
 
-SIZES = {size_in_words(10.0**e): 10.0**e for e in range(3, 11)}  # of a tensor, bytes
+# what sliders show: the value
+SIZES = {size_in_words(10.0**e): 10.0**e for e in range(3, 11)}  # bytes of a tensor
 # seconds per message
 LATENCIES = {time_in_words(s): s for s in (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 1e-2)}
 BANDWIDTHS = {
     f"{size_in_words(b)}/s": b for b in (1e8, 3e8, 1e9, 3e9, 1e10, 2.5e10, 5e10, 1e11, 3e11)
 }
-CURVE = np.geomspace(1e3, 1e10, 57)  # the sizes that curves are drawn through, bytes
+CURVE = np.geomspace(1e3, 1e10, 57)  # bytes: the sizes at which curves are computed
 
 
 def all_reduce_cost():
-    """Time of each all-reduce against size, on N ranks and a link of your choice, and who
-    wins at one size."""
+    """How long each all-reduce takes, against the size of the tensor, for a number of ranks and a
+    link of your choice; and which one is the fastest at one size."""
     explore(
         draw_all_reduce_cost,
         ranks=[2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512, 1024],
@@ -32,8 +33,8 @@ def all_reduce_cost():
 
 
 def draw_all_reduce_cost(ranks=8, size=1e6, latency=1e-5, bandwidth=1e10):
-    """The figure of `all_reduce_cost`. size: bytes; latency: seconds per message;
-    bandwidth: bytes per second."""
+    """The figure of `all_reduce_cost`. size: of the tensor, in bytes, at which they are compared.
+    latency: seconds per message. bandwidth: bytes per second."""
     names = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
     curves = {
         name: (CURVE, [COST[name].time(n, ranks, latency, 1 / bandwidth) for n in CURVE])
@@ -44,8 +45,8 @@ def draw_all_reduce_cost(ranks=8, size=1e6, latency=1e-5, bandwidth=1e10):
 
 
 def model_memory():
-    """What a model of your size takes to train with Adam, in each precision, against the
-    memory of GPUs."""
+    """The memory that it takes to train a model of your choice with Adam, in each precision, next
+    to the memory of GPUs."""
     millions = (125, 350, 760, 1300, 2700, 7000, 13_000, 34_000, 70_000, 175_000)
     explore(
         draw_model_memory,
@@ -55,10 +56,10 @@ def model_memory():
 
 
 def draw_model_memory(parameters=7_000_000_000, ranks_that_share_the_state=1):
-    """The figure of `model_memory`. Activations are left out: they depend on the batch."""
+    """The figure of `model_memory`, without activations, because they depend on the batch."""
     share = parameters / ranks_that_share_the_state
     bars = {precision: plots.memory_parts(share, precision) for precision in RECIPES}
-    # H100 has as much
+    # without A100, which has as much memory as H100
     gpus = {row["gpu"]: row["memory_GB"] * 1e9 for row in table("gpus") if row["gpu"] != "A100"}
     shared = (
         f", shared by {ranks_that_share_the_state} ranks" if ranks_that_share_the_state > 1 else ""
@@ -71,7 +72,7 @@ def draw_model_memory(parameters=7_000_000_000, ranks_that_share_the_state=1):
 
 
 def ring_against_hierarchical():
-    """Flat ring against hierarchical all-reduce, on nodes and links of your choice."""
+    """How long a flat ring and a hierarchical all-reduce take on nodes and links of your choice."""
     explore(
         draw_ring_against_hierarchical,
         nodes=[2, 4, 8, 16, 32, 64, 128],
@@ -85,12 +86,13 @@ def ring_against_hierarchical():
 def draw_ring_against_hierarchical(
     nodes=4, ranks_per_node=8, size=1e8, link_inside=3e11, link_between=2.5e10
 ):
-    """The figure of `ring_against_hierarchical`. A node's ranks share one link to the others, and a
-    message takes 3 microseconds inside a node and 10 between nodes, before its first byte.
-    Bandwidths in bytes per second.
+    """The figure of `ring_against_hierarchical`. The ranks of a node share one link to the other
+    nodes. A message has a latency of 3 microseconds inside a node, and of 10 between nodes.
+
+    size: of the tensor, in bytes. link_inside, link_between: bandwidths in bytes per second.
     """
     inside, between = (3e-6, 1 / link_inside), (1e-5, 1 / link_between)
-    slower = max(inside[1], between[1])  # a flat ring's rounds all take as long as its slowest link
+    slower = max(inside[1], between[1])  # each round of a flat ring waits for its slowest link
     curves = {
         "flat ring": (
             CURVE,

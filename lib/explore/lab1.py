@@ -1,8 +1,8 @@
-"""The explorers of Lab 1: one step of data parallelism, and what becomes of it on more ranks.
+"""The explorers of Lab 1: one step of data parallelism, and how it scales to more ranks.
 
 A device here achieves 400 TFLOP/s, as an H100 did while Llama 3 was trained (Dubey et al. 2024,
-table 4: 380 to 430). Gradients travel with 2 bytes each, and a message takes 10 microseconds before
-its first byte.
+table 4: 380 to 430). Gradients are communicated in 2 bytes each, and a message has a latency of 10
+microseconds.
 """
 
 from lib import plots
@@ -21,16 +21,16 @@ from lib.explore.show import explore
 from lib.plots.labels import size_in_words
 
 FLOPS, GRADIENT_BYTES, ALPHA = 400e12, 2, 1e-5
-# parameters
+# numbers of parameters
 MODELS = {f"{m / 1000:g} billion": m * 10**6 for m in (125, 350, 760, 1300, 2700, 7000, 13_000)}
-TOKENS = {f"{2**k // 1024:,} thousand": 2**k for k in range(10, 18)}  # 1 thousand here is 1,024
-# 1 million here is 1,024 thousand
+TOKENS = {f"{2**k // 1024:,} thousand": 2**k for k in range(10, 18)}  # a thousand is 1,024 here
+# tokens; a million is 1,024 x 1,024 here
 BATCHES = {f"{2**k // 2**20} million": 2**k for k in range(20, 25)}
 RANKS = [2**k for k in range(11)]
 
 
 def data_parallel_step():
-    """One step on a rank, sent after backward and overlapped: how much of the
+    """One step on a rank, with buckets that leave after backward, and during it: how much of the
     communication is hidden?"""
     explore(
         draw_data_parallel_step,
@@ -45,7 +45,7 @@ def data_parallel_step():
 def draw_data_parallel_step(
     ranks=8, parameters=1_300_000_000, tokens_per_rank=8192, bandwidth=2.5e10, buckets=4
 ):
-    """The figure of `data_parallel_step`. bandwidth: of a rank's link, bytes per second."""
+    """The figure of `data_parallel_step`. bandwidth: of each rank's link, in bytes per second."""
     n_bytes, link, compute = (
         GRADIENT_BYTES * parameters,
         (ALPHA, 1 / bandwidth),
@@ -58,7 +58,7 @@ def draw_data_parallel_step(
         ("after backward", bucketed_step(*costs)),
         ("overlapped", overlapped_step(*costs)),
     ):
-        done = step.forward + step.backward  # when there is no more to compute
+        done = step.forward + step.backward  # when the rank has computed everything
         overlaps = name == "overlapped"
         ready = [
             step.forward + step.backward * (k + 1) / buckets if overlaps else done
@@ -101,8 +101,8 @@ def draw_scaling(
     bandwidth=2.5e10,
     buckets=4,
 ):
-    """The figure of `scaling_explorer`. batch_if_divided: tokens of the whole batch, for
-    strong scaling."""
+    """The figure of `scaling_explorer`. batch_if_divided: tokens of the global batch, which is the
+    same for all numbers of ranks (strong scaling). tokens_per_rank: for weak scaling."""
     costs = (
         GRADIENT_BYTES * parameters,
         seconds_per_token(parameters, FLOPS),

@@ -1,9 +1,10 @@
 """The explorer of Lab 2: a pipeline schedule, for ranks, micro-batches and times of your choice.
 
-Times are those of one rank's layers on one micro-batch, in units of your choice. Backward is in two
-parts, that of the input (I) and that of the weights (W): ZB-H1 and ZB-V run them apart, DualPipeV
-some, the others together, B = I + W. With v stages on a rank each of them takes a v-th of the
-rank's time; ZB-V and DualPipeV have two.
+Times are those of one rank's layers on one micro-batch, in any unit. The backward pass has two
+parts, the gradient of the input (I) and that of the weights (W). ZB-H1 and ZB-V run them
+separately, DualPipeV does so for some micro-batches, and the other schedules run them together, as
+B = I + W. With v stages on a rank, each stage takes a v-th of the rank's time; ZB-V and DualPipeV
+have two stages on each rank.
 """
 
 from lib import plots
@@ -23,8 +24,8 @@ TIMES = {f"{t:g}": t for t in (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)}
 
 
 def pipeline():
-    """The Gantt chart of a schedule, its bubble beside the formula's, and what each rank keeps."""
-    explore(  # at most 1,152 boxes: a new drawing in less than half a second
+    """The Gantt chart of a schedule, its bubble next to the formula's, and what each rank keeps."""
+    explore(  # at most 1,152 boxes, so that a new drawing takes less than half a second
         draw_pipeline,
         schedule=list(SCHEDULES),
         p=[1, 2, 3, 4, 6, 8],
@@ -47,10 +48,10 @@ def draw_pipeline(
     backward_weights=1.0,
     message=0.0,
 ):
-    """The figure of `pipeline`. v counts for interleaved stages only. message: from one rank to the
-    next.
+    """The figure of `pipeline`. p: ranks. m: micro-batches. v: stages on a rank, for the
+    interleaved schedule only. message: the time of a message from one rank to the next.
 
-    What cannot be run is told in the figure's place.
+    If the schedule cannot run with these numbers, the reason takes the place of the figure.
     """
     try:
         actions = SCHEDULES[schedule](p, m, v)
@@ -78,7 +79,7 @@ def draw_pipeline(
 
 def bubble_formula(schedule, p, m, v, F, I, W):
     """Bubble of `schedule` if messages take no time: idle / (idle + work) of a rank; None where no
-    formula is known.
+    formula is known. F, I and W are the times of a rank, and work is m (F+I+W).
 
     idle:  relay (p-1) m (F+I+W), GPipe and 1F1B (p-1)(F+I+W), interleaved a v-th of that,
            ZB-H1 (p-1)(F+I-W), or (p-1) max(F, I) if W is not the shortest; m >= p,

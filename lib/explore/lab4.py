@@ -1,6 +1,6 @@
-"""The explorers of Lab 4: what each stage of ZeRO keeps on a rank, and what it sends.
+"""The explorers of Lab 4: what each stage of ZeRO keeps on a rank, and what a rank sends.
 
-A model of psi parameters on N ranks; weights and gradients travel with 2 bytes each.
+The model has psi parameters, on N ranks. Weights and gradients are communicated in 2 bytes each.
 """
 
 from lib import plots
@@ -10,27 +10,27 @@ from lib.explore.lab0 import BANDWIDTHS
 from lib.explore.show import explore
 from lib.plots.labels import size_in_words
 
-SENT_BYTES = 2  # each element on the wire
+SENT_BYTES = 2  # of each element on the wire
 BILLIONS = (0.125, 0.35, 1.3, 2.7, 7.5, 13, 34, 70, 175, 405, 1000)
 PARAMETERS = {f"{b:g} billion": int(b * 1e9) for b in BILLIONS}
 RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 
 
 def zero_memory():
-    """Bytes of model state on each rank at stages 0 to 3, for a model, a number of ranks
-    and a precision."""
+    """Bytes of model state (weights, gradients, optimizer state) on each rank at stages 0 to 3, for
+    a model, a number of ranks and a precision of your choice."""
     explore(draw_zero_memory, parameters=PARAMETERS, ranks=RANKS, precision=list(RECIPES))
 
 
 def draw_zero_memory(parameters=7_500_000_000, ranks=64, precision="mixed"):
-    """The figure of `zero_memory`. It begins with the example of Rajbhandari et al.
-    2020, figure 1."""
+    """The figure of `zero_memory`. Its defaults are the example of Rajbhandari et al. 2020,
+    figure 1."""
     return plots.state_by_stage(parameters, ranks, precision)
 
 
 def zero_volume():
-    """What a rank sends in a step at each stage, and how long that takes over a
-    link of your choice."""
+    """How much a rank sends in a step at each stage, and how long that takes on a link of your
+    choice."""
     explore(
         draw_zero_volume,
         parameters=PARAMETERS,
@@ -41,10 +41,10 @@ def zero_volume():
 
 
 def draw_zero_volume(parameters=7_500_000_000, ranks=64, microbatches=4, bandwidth=2.5e10):
-    """The figure of `zero_volume`: one micro-batch beside `microbatches`.
+    """The figure of `zero_volume`: a step of one micro-batch next to one of `microbatches`.
 
-    bandwidth: of a rank's link, bytes per second. Latency is left out, and so is a root unit, which
-    stays gathered.
+    bandwidth: of a rank's link, in bytes per second. Two things are left out: latency, and a root
+    unit, whose weights stay gathered from forward to backward.
     """
     unit = (ranks - 1) / ranks * parameters  # elements
     ks = sorted({1, microbatches})

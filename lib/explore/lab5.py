@@ -1,13 +1,13 @@
-"""The explorer of Lab 5: what a capacity factor drops, and what it leaves empty.
+"""The explorer of Lab 5: how many tokens a capacity factor drops, and how many slots stay empty.
 
-n tokens, each with one expert of E. Expert e, from 0 on, is chosen with a probability that falls
-with skew s:
+Each of n tokens chooses one of E experts. Expert e = 0 ... E-1 is chosen with a probability p_e
+that falls with e, and more steeply for a larger skew s:
 
-    p_e = (e+1)^-s / sum of these          s = 0: all alike
+    p_e = (e+1)^-s / sum of these          s = 0: all experts alike
                                            s = 1: the first is chosen E times as often as the last
     C = ceil(factor n / E)                 slots of each expert
     dropped = sum over e of E[max(0, N_e - C)] / n
-                                           N_e: tokens of expert e, a binomial of n and p_e
+                                           N_e: tokens that choose expert e, binomial with n and p_e
     empty   = 1 - n (1 - dropped) / (E C)
 """
 
@@ -20,12 +20,12 @@ from lib import plots
 from lib.explore.show import explore
 
 FACTORS = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
-CURVE = [round(0.5 + 0.05 * i, 2) for i in range(71)]  # the factors that curves are drawn through
+CURVE = [round(0.5 + 0.05 * i, 2) for i in range(71)]  # factors at which curves are computed
 
 
 def capacity():
     """The shares of tokens that are dropped and of slots that stay empty, for a capacity factor,
-    experts and a skew."""
+    experts, a skew and tokens of your choice."""
     explore(
         draw_capacity,
         capacity_factor=FACTORS,
@@ -36,7 +36,7 @@ def capacity():
 
 
 def draw_capacity(capacity_factor=1.25, experts=8, skew=0.5, tokens=1024):
-    """The figure of `capacity`. tokens: of one set, which shares the slots."""
+    """The figure of `capacity`. tokens: how many are routed together and share the slots."""
     dropped, empty = dropped_and_empty(CURVE, experts, skew, tokens)
     busiest = experts * popularity(experts, skew)[0]
     note = (
@@ -48,16 +48,16 @@ def draw_capacity(capacity_factor=1.25, experts=8, skew=0.5, tokens=1024):
 
 
 def popularity(experts, skew):
-    """p_e, the probability with which each expert is chosen: (E,)."""
+    """(E,): p_e, the probability with which each expert is chosen."""
     weight = (1.0 + np.arange(experts)) ** -skew
     return weight / weight.sum()
 
 
 def dropped_and_empty(factors, experts, skew, tokens):
-    """Two lists, for each capacity factor: the expected share of tokens dropped, and of
-    slots that stay empty."""
+    """For each capacity factor, the expected share of tokens that are dropped, and that of slots
+    that stay empty: two lists."""
     # dropped = sum over e of E[max(0, N_e - C)] / n
-    # (n+1,)  by C
+    # (n+1,)  for C = 0 ... n
     dropped_with = sum(expected_excess(tokens, p) for p in popularity(experts, skew)) / tokens
     slots = [min(tokens, math.ceil(Fraction(str(factor)) * tokens / experts)) for factor in factors]
     dropped = [float(dropped_with[C]) for C in slots]
@@ -68,8 +68,8 @@ def dropped_and_empty(factors, experts, skew, tokens):
 
 
 def expected_excess(n, p):
-    """E[max(0, N - C)] of a binomial N of n tries with probability p, for each C
-    from 0 to n: (n+1,)."""
+    """(n+1,): E[max(0, N - C)] for C = 0 ... n, where N is binomial with n trials of probability
+    p."""
     count = np.arange(n + 1)
     log_factorial = np.concatenate([[0.0], np.log(count[1:]).cumsum()])
     choose = log_factorial[n] - log_factorial - log_factorial[::-1]

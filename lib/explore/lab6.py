@@ -1,10 +1,10 @@
-"""The explorer of Lab 6: a plan for a model on a cluster, its memory and its step, and how far it
-is from the best.
+"""The explorer of Lab 6: the memory and the step time of a plan for training a model on a cluster,
+next to the best plan.
 
-The plan has dp = gpus / (tp pp), one stage per rank, and sequence parallelism where tp > 1. The
-costs are those of lib.cost with the stack of `python -m lib.cost plan`; the best plan is that of
-its search, which may also interleave stages. A search is done once for a model, GPU, number of GPUs
-and batch.
+The student's plan has dp = gpus / (tp pp), one stage per rank, and sequence parallelism where tp is
+above 1. Its costs are computed by lib.cost, with the software stack that `python -m lib.cost plan`
+assumes. The best plan is the one that lib.cost.search finds; it may also interleave stages. A
+search is done only once for each model, GPU, number of GPUs and batch, because it takes longest.
 """
 
 import functools
@@ -26,7 +26,7 @@ TP, PP = [1, 2, 4, 8, 16], [1, 2, 3, 4, 6, 8, 12, 16, 32, 64]
 
 
 def plans():
-    """Memory and time of a step of a plan of your choice, beside the best plan for that job."""
+    """Memory and step time of a plan of your choice, next to the best plan for the same job."""
     explore(
         draw_plans,
         model=MODELS,
@@ -37,7 +37,7 @@ def plans():
         pp=PP,
         micro_batch=[1, 2, 4, 8],
         zero=[0, 1, 2, 3],
-        # the stack's attention is fused: it keeps no scores to recompute
+        # not "selective": the stack's attention is fused, so there are no scores to recompute
         recompute=["none", "full"],
     )
 
@@ -53,8 +53,8 @@ def draw_plans(
     zero=1,
     recompute="none",
 ):
-    """The figure of `plans`. batch: sequences of 2,048 tokens in a step. What cannot be laid out is
-    told in words."""
+    """The figure of `plans`. batch: sequences of 2,048 tokens in a step. If there is no such plan,
+    the reason takes the place of the figure."""
     shape, device, stack = known()[model], gpu(gpu_kind), stacks()[DEFAULT_STACK]
     job = f"{model} on {gpus:,} {gpu_kind}, {batch:,} sequences of {shape.seq:,} tokens."
     if gpus % (tp * pp):
@@ -88,13 +88,13 @@ def draw_plans(
 
 @functools.cache
 def best_plan(model, gpu_kind, gpus, batch):
-    """The fastest Plan that fits, by the search; None if none does."""
+    """The fastest Plan that fits into memory, found by the search; None if none fits."""
     found = search(known()[model], gpu(gpu_kind), gpus, batch)
     return found[0].plan if found else None
 
 
 def _empty(shape, plan):
-    """Why a stage would have no layer; None if each has one."""
+    """The reason why this plan has a stage without a layer; None if each stage has one."""
     if min(split(shape.layers, plan.pp)) > 0:
         return None
     fitting = [pp for pp in PP if pp <= shape.layers and min(split(shape.layers, pp)) > 0]
@@ -107,7 +107,7 @@ def _empty(shape, plan):
 def _title(needs, takes, room, costs):
     if needs > room:
         return f"Does not fit: {needs / GIB:.0f} GiB on the fullest GPU, {room / GIB:.0f} to use"
-    # a plan outside of the search's space may fit where none of it does
+    # it may fit although the search found none, because it need not be in the search's space
     best = sum(costs["the best"][1].values()) if "the best" in costs else takes
     if takes <= best:
         return f"Fits, and takes {takes:.3g} s a step: no plan of the search is faster"

@@ -1,5 +1,4 @@
-"""A figure with sliders: the static figure first, and sliders below it where a live kernel
-can serve them."""
+"""Shows a figure, and below it sliders that redraw it, if there is a kernel that can serve them."""
 
 import inspect
 import os
@@ -8,16 +7,17 @@ from contextvars import ContextVar
 from IPython import get_ipython
 from IPython.display import display
 
-_asked = ContextVar("asked", default=None)  # a list while `settings` asks
+_asked = ContextVar("asked", default=None)  # a list while `settings` calls an explorer
 
 
 def explore(draw, **choices):
-    """Show draw() with its own defaults, then a slider for each of `choices`, which redraws it.
+    """Show draw() with its own defaults, and below it a slider for each of `choices`. When one
+    moves, the figure is redrawn in place.
 
-    draw: returns a Drawing; each of its parameters that has a slider has a default.
-    choices: name -> the values its slider steps through, or {"how it reads": value, ...}; the
+    draw: returns a Drawing. Every parameter that gets a slider has a default.
+    choices: for each such parameter the values of its slider, or {"how it reads": value, ...}. The
     default is one of them.
-    Raises ValueError for a name that `draw` does not have, or choices without its default.
+    Raises ValueError for a parameter that `draw` does not have, and for values without its default.
     """
     defaults = {name: p.default for name, p in inspect.signature(draw).parameters.items()}
     for name, values in choices.items():
@@ -37,8 +37,8 @@ def explore(draw, **choices):
 
 
 def settings(explorer):
-    """(draw, choices) that `explorer`, such as lib.explore.pipeline, gives `explore`;
-    nothing is shown."""
+    """(draw, choices) with which `explorer`, such as lib.explore.pipeline, calls `explore`. Nothing
+    is shown. Tests use this to compare the sliders with those of the book's web pages."""
     asked = []
     before = _asked.set(asked)
     try:
@@ -49,12 +49,12 @@ def settings(explorer):
 
 
 def sliders(draw, update, **choices):
-    """A box of ipywidgets sliders, or menus where choices are names: when one moves, `update` gets
-    the new Drawing."""
-    import ipywidgets  # here, because without a kernel to serve them nobody needs widgets
+    """A box of ipywidgets sliders, or menus for choices that are texts. When one changes, `update`
+    is called with the new Drawing."""
+    import ipywidgets  # here, because widgets are only needed if a kernel serves them
 
     start = inspect.signature(draw).parameters
-    # em, of the longest name: none is cut
+    # em: room for the longest name, so that none is truncated
     controls, words = {}, 1 + 0.6 * max(map(len, choices), default=0)
     for name, values in choices.items():
         look = {
@@ -66,7 +66,7 @@ def sliders(draw, update, **choices):
             controls[name] = ipywidgets.Dropdown(options=values, **look)
         else:
             options = list(values.items()) if isinstance(values, dict) else values
-            # continuous_update: a drawing per stop, not per pixel
+            # without continuous_update a slider draws where it stops, and not at every pixel
             controls[name] = ipywidgets.SelectionSlider(
                 options=options, continuous_update=False, **look
             )

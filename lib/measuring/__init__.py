@@ -1,4 +1,6 @@
-"""How a claim is measured: in rounds, on paced ranks, over several seeds, while ranks are killed.
+"""Measurements that can support a claim of the text even on a small, shared machine. Rounds are
+repeated until they settle the claim, and layers wait instead of computing, so that two cores can
+show what eight devices would do.
 
 rounds.py           rounds are repeated until a claim holds or is refuted
 predictions.py      what a student predicted, next to the formula and the measurement
@@ -8,11 +10,11 @@ half_layer.py       half a tensor-parallel layer on paced ranks
 paced_attention.py  attention under context parallelism on paced ranks
 overlap.py          a step over an emulated link: how much of its communication is hidden
 scaling.py          steps of more ranks or more rows over an emulated link
-traced.py           exposed communication by a trace, of a wrapper and of torch's
+traced.py           exposed communication read from a trace, of a wrapper and of torch's DDP
 step_memory.py      the bytes of a step's weights, gradients, moments and activations
 mfu.py              tokens per second, and model FLOPs utilization
 errors.py           how far a tensor is from the right one
-seeds.py            validation losses of several seeds, as stored
+seeds.py            stored validation losses of several seeds
 interrupted.py      a job whose ranks are killed: what failures, saves and restarts cost it
 """
 

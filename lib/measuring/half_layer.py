@@ -1,14 +1,15 @@
-"""Half a transformer layer (attention or the MLP) under tensor parallelism, on paced ranks: matmuls
-wait instead of computing, all-reduces are real, over an emulated link.
+"""Half a transformer layer (attention or the MLP) under tensor parallelism, on paced ranks: instead
+of computing its matmuls a rank sleeps, but the all-reduces are real, over an emulated link. So four
+ranks on two cores show when tensor parallelism pays off.
 
     forward     [ matmul ][ g: all-reduce ]
     backward    [ gradient of x ][ gradient of the weights ][ f: all-reduce ]
     overlapped  [ gradient of x ][ gradient of the weights ]
                                  [ f: all-reduce ........ ]      in the background
 
-The three matmuls take the same time, COMPUTE / 3 on one rank and a tp-th of it on each of tp ranks.
-Where sending takes k (tp-1) times as long as computing, tp ranks need (1 + (tp-1) k) / tp of one
-rank's time.
+Each of the three matmuls takes COMPUTE / 3 on one rank, and a tp-th of that on each of tp ranks.
+If the all-reduces take k (tp-1) times as long as the matmuls of a rank, tp ranks need
+(1 + (tp-1) k) / tp of one rank's time.
 """
 
 import functools
@@ -24,11 +25,15 @@ from lib.backend import Group
 from lib.measuring.links import in_turns_over
 
 COMPUTE = 0.24  # seconds of matmuls on one rank
-ELEMENTS = 16_000  # of x (B, T, D), which is what an all-reduce sums, in float32
+ELEMENTS = 16_000  # of x (B, T, D), the float32 tensor that an all-reduce sums
 
 
 def half_layer(x: torch.Tensor, tp: int, group: Group, overlap: bool = False) -> None:
-    """Forward and backward on tp ranks: paced matmuls, and two real all-reduces of x in place."""
+    """Forward and backward on tp ranks: paced matmuls, and two real all-reduces of x in place.
+
+    overlap: f runs in the background while the gradient of the weights is computed, which does not
+    need its result.
+    """
     matmul = COMPUTE / 3 / tp
     time.sleep(matmul)
     collectives.ring_all_reduce(x, group)  # g, forward
@@ -43,14 +48,15 @@ def half_layer(x: torch.Tensor, tp: int, group: Group, overlap: bool = False) ->
 
 
 def bytes_per_second(k: float) -> float:
-    """The link at which sending takes k (tp-1) times as long as computing."""
+    """The bandwidth at which the two all-reduces take k (tp-1) times as long as a rank computes."""
     return 2 * 2 * 4 * ELEMENTS / (COMPUTE * k)  # two all-reduces of 4 bytes per element
 
 
 def half_layers(
     sides: Mapping[object, tuple[float, int, bool]], rounds: int = 6
 ) -> dict[object, np.ndarray]:
-    """{side: (rounds,) seconds} on four ranks, the sides in turns, every other round backwards.
+    """{side: (rounds,) seconds} on four ranks. A round measures every side once, and every other
+    round goes through them backwards.
 
     sides: {name: (bytes per second, tp, overlap)}.
     """
@@ -62,7 +68,7 @@ def against_formula(
 ) -> tuple[dict, dict]:
     """({name: (tp, median seconds)}, {name: (tp, seconds by the formula)}) for tp = 1, 2, 4.
 
-    found: of `half_layers`, with sides "one rank" and (name, tp). ks: {name: k}.
+    found: what `half_layers` returns for the sides "one rank" and (name, tp). ks: {name: k}.
     """
     middle = {side: float(np.median(seconds)) for side, seconds in found.items()}
     tps = (1, 2, 4)

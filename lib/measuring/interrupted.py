@@ -1,17 +1,17 @@
-"""A small job whose ranks are killed at times drawn before: what failures, saves and restarts cost
-it, measured.
+"""Measures what failures cost a small training job: its ranks are killed at times that were drawn
+in advance, and we count the steps that were saved.
 
     failure       + restart             + save                      failure
        X [launch, load, wait]|step|step|wait, save|step|step|wait, sa X [launch, load, wait]|...
                               [= kept =]           [= lost =]
 
-The ranks train a GPT data parallel, and the last one kills itself by SIGKILL when its time has
-come, whatever it does then; all start again from the last complete checkpoint. What is kept is what
-the folder of checkpoints says.
+The ranks train a GPT with data parallelism. The last rank kills itself with SIGKILL at the drawn
+time, whatever it is doing then, and all ranks start again from the last complete checkpoint. A step
+is kept if the folder has a checkpoint that contains it.
 
-Each step, save and restart takes the time of a Pace, which is longer than what it does. So a
-formula may be given these times, even on a busy machine: `pace_here` makes all of them longer
-there.
+Each step, save and restart does its real work and then waits until the time that a Pace gives it is
+over. So a formula can be given these times and compared with what was kept. On a busy machine the
+real work takes longer, and therefore `pace_here` makes all of the times longer there.
 """
 
 import itertools
@@ -32,12 +32,14 @@ from lib.training import text as texts
 from lib.training.model import GPT, Shape, cross_entropy
 
 ROWS, SEQ_LEN = 4, 16  # of a rank, in a step
-ROOM, MOST = 2, 20  # a pace over what a part takes; how many times longer it may become
-TRIED = 20  # steps, a save after every fourth
+# how many times as long as its real work a part should take; by which factor a pace may grow
+ROOM, MOST = 2, 20
+TRIED = 20  # steps of the job that `pace_here` times, with a save after every fourth
 
 
 class Pace(NamedTuple):
-    """Seconds of a step, a save and a restart, and the mean time between two failures."""
+    """Seconds that a step, a save and a restart are made to take, and the mean time between two
+    failures."""
 
     step: float
     save: float
@@ -52,8 +54,8 @@ NO_PACE, PACE = Pace(0, 0, 0, 0), Pace(step=0.01, save=0.06, restart=0.25, mtbf=
 
 
 def pace_here(pace=PACE, nproc=2):
-    """The Pace, every part of it so many times longer, MOST at most, that this machine can
-    keep it, as it is now."""
+    """`pace`, with all of its times multiplied by one factor, between 1 and MOST: the smallest that
+    leaves this machine, as busy as it is now, time enough for each part."""
     with tempfile.TemporaryDirectory() as folder:
         _until_killed(folder, 1, NO_PACE, 0.0, time.monotonic(), nproc)
         failed = time.monotonic()
@@ -67,9 +69,10 @@ def pace_here(pace=PACE, nproc=2):
 
 
 def work_kept_here(gaps, every, pace=PACE):
-    """(n,) seconds of work that were kept between failures, in the time of `pace`; gaps as for it.
+    """(n,) seconds of work that were kept between failures, on the time scale of `pace`.
 
-    On a busy machine everything takes longer by one factor (`pace_here`), and so do the gaps.
+    gaps: (n,) seconds between failures, on the same scale. On a busy machine everything takes
+    longer by one factor (`pace_here`), the gaps too, and the result is scaled back.
     """
     here = pace_here(pace)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,12 +81,13 @@ def work_kept_here(gaps, every, pace=PACE):
 
 
 def kept_steps(folder, gaps, every, pace, nproc=2):
-    """(n,) steps that were kept between failures that are so many seconds apart, (n,): each a
-    SIGKILL of the last rank.
+    """(n,) steps that were kept between each two failures, where a failure is a SIGKILL of the last
+    rank.
 
-    folder: of the checkpoints, in which the job goes on; every: steps between two saves. A failure
-    has come before the first of them, too: all begin with a restart. Takes sum(gaps) seconds.
-    Raises launch.RankError if ranks end otherwise.
+    gaps: (n,) seconds between failures. folder: of the checkpoints, from which the job continues.
+    every: steps between two saves. The first gap begins with a restart like all others, as if a
+    failure came before it. Takes sum(gaps) seconds. Raises launch.RankError if ranks end for
+    another reason.
     """
     kept, failed = [], time.monotonic()
     for gap in gaps:
@@ -106,12 +110,12 @@ def _until_killed(folder, every, pace, failed, fails, nproc):
 
 
 def train(folder, every, pace, failed=0.0, fails=None, steps=None):
-    """On ranks: go on from the last checkpoint of `folder`, and save after every `every` steps.
+    """On ranks: continue from the last checkpoint of `folder`, and save after every `every` steps.
 
-    failed: when the failure before it came, from which on the restart counts; fails: when the last
-    rank is killed, None for never. Both by time.monotonic(), which all processes of a machine
-    share. steps: of the entire job, None for ever. Returns {"loss", "ready": when it went on,
-    "step", "save": seconds that these really took, medians}.
+    failed: the time of the failure before, when the restart began. fails: when the last rank is
+    killed, None for never. Both are of time.monotonic(), a clock that all processes of a machine
+    share. steps: of the entire job; with None it only ends by a failure. Returns {"loss", "ready":
+    when the model was loaded, "step", "save": median seconds that these took without waiting}.
     """
     rank, N = dist.get_rank(), dist.get_world_size()
     if fails is not None and rank == N - 1:
@@ -138,12 +142,13 @@ def train(folder, every, pace, failed=0.0, fails=None, steps=None):
         _wait_until(due)
         if (step + 1) % every == 0:
             due += pace.save
-            _wait_until(due - pace.save / 2)  # it is complete at its end
+            # a checkpoint counts when it is complete, so it is written in the second half of a save
+            _wait_until(due - pace.save / 2)
             begin = time.monotonic()
             checkpoint.save(
                 folder, step + 1, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             )
-            took["save"].append(2 * (time.monotonic() - begin))  # in half of its time
+            took["save"].append(2 * (time.monotonic() - begin))  # it has only half of pace.save
             _wait_until(due)
     return {"loss": loss.item(), "ready": ready} | {
         part: float(np.median(each)) for part, each in took.items()
@@ -151,8 +156,8 @@ def train(folder, every, pace, failed=0.0, fails=None, steps=None):
 
 
 def _as_saved(folder, vocab_size):
-    """(model, optimizer, the step to go on with), as the last checkpoint has them; the same
-    on every rank."""
+    """(model, optimizer, the step to continue with) of the last checkpoint, the same on every rank;
+    the initial ones if there is no checkpoint."""
     torch.manual_seed(0)
     model, first = GPT(Shape(vocab_size, SEQ_LEN, n_layers=1, hidden=16, n_heads=2)), 0
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -165,7 +170,7 @@ def _as_saved(folder, vocab_size):
 
 
 def _average(parameters, N):
-    """All gradients in one message."""
+    """Average the gradients over N ranks, with one all-reduce for all of them."""
     gradients = [parameter.grad for parameter in parameters]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     collectives.all_reduce(flat)

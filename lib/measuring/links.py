@@ -1,14 +1,15 @@
-"""What messages and collectives cost on a link: measured on ranks, and the line that fits it.
+"""Measures how long messages and collectives take on a link, and fits alpha (seconds per message)
+and beta (seconds per byte) to them.
 
     here, emulated = measure_links({"seconds_per_message": 0.005, "bytes_per_second": 20e6})
     here.alpha, here.beta                        seconds, seconds per byte
 
     seconds = race({"ring": ring_all_reduce, "tree": tree_all_reduce}, [1000, 2_000_000], link, 5)
 
-Every function that runs on ranks takes rounds, and in each round measures all sizes or all
-algorithms one after the other, so what slows the machine for a second slows all of them. `link` is
-None for the link that the ranks have, or the arguments of `slow_link` for an emulated one. Call
-them without the ledger: logging every message takes time.
+Every function that runs on ranks measures in rounds, and a round goes through all sizes or all
+algorithms. A moment in which the machine is slow then affects all of them alike. `link` is None for
+the link that the ranks have, or the arguments of `slow_link` for an emulated one. Launch these
+functions with ledger=False, because logging every message takes time.
 """
 
 import contextlib
@@ -32,20 +33,22 @@ LARGER = (4, 1000, 16_000, 250_000, 4_000_000, 16_000_000, 64_000_000)
 
 
 class Link(NamedTuple):
-    """What a ping-pong found of a link: message sizes in bytes, median seconds for each and the
-    median ratio of these to the seconds of the shortest, and the line alpha + bytes * beta that
-    fits them."""
+    """What a ping-pong found about a link.
+
+    sizes: of the messages, in bytes. seconds: the median for each size. ratios: the median of each
+    size's seconds over those of the shortest message. alpha + bytes * beta: the line through them.
+    """
 
     name: str
     sizes: list[int]
     seconds: np.ndarray
-    ratios: np.ndarray  # of each round's seconds, so it is what the claims judge
+    ratios: np.ndarray  # taken round by round, as the claims take them
     alpha: float
     beta: float
-    measured: bool  # False: the machine was too busy, and alpha and beta are only typical
+    measured: bool  # False: the machine was too busy, so these are typical values
 
     def time(self, n_bytes: float) -> float:
-        """Seconds that a message takes by the line."""
+        """Seconds that a message of so many bytes takes: alpha + n_bytes * beta."""
         return self.alpha + n_bytes * self.beta
 
     def times_as_long(self, n_bytes: int) -> float:
@@ -54,10 +57,11 @@ class Link(NamedTuple):
 
 
 def measure_links(link: dict) -> tuple[Link, Link]:
-    """(the link of two ranks here, the emulated `link`), by ping-pong, six rounds or more.
+    """Measure two links with a ping-pong of six rounds or more: (the link between two ranks of this
+    machine, the emulated one).
 
-    Prints three claims, and alpha and beta of both. Where the machine is too busy, it says so, and
-    returns typical values.
+    link: the arguments of `slow_link`. Prints three claims, and alpha and beta of both links. On a
+    machine that is too busy, it says so and returns typical values.
     """
     here, emulated = sizes_for(backend.choose("auto", 2).name), list(SIZES[:5])
     run = lambda *args: launch.run(ping_pong, *args, nproc=2, ledger=False)[0]
@@ -90,21 +94,26 @@ def measure_links(link: dict) -> tuple[Link, Link]:
 def race(
     algorithms: Mapping[str, Callable], sizes: Sequence[int], link: dict, nproc: int
 ) -> dict[str, np.ndarray]:
-    """{name: (rounds, sizes) seconds} of all-reduces on ranks with a NIC each, six rounds: the run
-    of a `measure`."""
+    """{name: (rounds, sizes) seconds} of all-reduces, from one launch of six rounds, as `measure`
+    takes them.
+
+    algorithms: {name: all_reduce(tensor)}. sizes: bytes of the tensor. Each rank has a NIC of its
+    own.
+    """
     return of_the_slowest(
         launch.run(time_all_reduces, algorithms, sizes, 6, link, nproc=nproc, ledger=False)
     )
 
 
 def medians(timed: Mapping[str, np.ndarray], sizes: Sequence[int]) -> dict:
-    """{name: (sizes, median seconds)} of (rounds, sizes) seconds, as `plots.cost_curves` draws."""
+    """{name: (sizes, median seconds over the rounds)}, as `plots.cost_curves` draws them. timed: of
+    `race`."""
     return {name: (sizes, np.median(seconds, axis=0)) for name, seconds in timed.items()}
 
 
 def predicted(sizes: Sequence[int], N: int, link: Link) -> dict:
-    """{name: (sizes, seconds)} of the five all-reduces of Lab 0 by their formulas on N ranks,
-    through the range of `sizes`."""
+    """{name: (40 sizes, seconds)}: what the five all-reduces of Lab 0 take on N ranks by their
+    formulas, from the smallest to the largest of `sizes`."""
     n = np.geomspace(sizes[0], sizes[-1], 40)
     names = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
     return {
@@ -113,9 +122,10 @@ def predicted(sizes: Sequence[int], N: int, link: Link) -> dict:
 
 
 def sizes_for(backend_name: str) -> list[int]:
-    """Bytes of the messages of a ping-pong: from four bytes to where the bandwidth decides.
+    """Bytes of the messages of a ping-pong, from four bytes, where latency dominates, to a size at
+    which bandwidth does.
 
-    Over NVLink ("nccl") 4 MB take little longer than two calls, so the largest message is longer.
+    Over NVLink ("nccl") even 4 MB take little longer than the two calls, so larger ones are used.
     """
     return list(LARGER if backend_name == "nccl" else SIZES)
 
@@ -125,9 +135,8 @@ def ping_pong(
 ) -> np.ndarray:
     """Seconds that a message of each size takes from one of two ranks to the other.
 
-    sizes: bytes, multiples of 4. trips: how often a message goes there and back in each round; the
-    fastest trip counts.
-    Returns (rounds, sizes): half the time of the fastest trip there and back.
+    sizes: bytes, multiples of 4. trips: how often a message is sent there and back in each round.
+    Returns (rounds, sizes): half the time of the round's fastest trip there and back.
     Sends: one trip to warm up, then rounds * trips of each size, each way.
     """
     rank, x = dist.get_rank(), torch.zeros(max(sizes) // 4)
@@ -137,7 +146,7 @@ def ping_pong(
         start, message = time.perf_counter(), x[: size // 4]
         there(message, 1 - rank)
         back(message, 1 - rank)
-        backend.synchronize()  # a GPU may not have finished what it was given
+        backend.synchronize()  # a call returns before the GPU has finished
         return (time.perf_counter() - start) / 2
 
     with _on(link, 1):
@@ -148,11 +157,10 @@ def ping_pong(
 
 
 def fit(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """(alpha, beta) of the line seconds = alpha + bytes * beta with the least squares of relative
-    errors.
+    """Fit seconds = alpha + bytes * beta, and return (alpha, beta).
 
-    Relative, because the times differ by orders of magnitude and the short messages say what alpha
-    is.
+    Least squares of the relative errors: the times differ by orders of magnitude, so with absolute
+    errors the short messages, which determine alpha, would not count.
     """
     m, t = np.asarray(sizes, float), np.asarray(seconds, float)
     alpha, beta = np.linalg.lstsq(np.stack([1 / t, m / t], axis=1), np.ones_like(t), rcond=None)[0]
@@ -162,8 +170,8 @@ def fit(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
 def time_all_reduces(
     algorithms: Mapping[str, Callable], sizes: Sequence[int], rounds: int, link: dict | None = None
 ) -> dict[str, np.ndarray]:
-    """{name: (rounds, sizes) seconds} of all_reduce(tensor) for tensors of so many bytes, on this
-    rank, each rank with a NIC of its own."""
+    """On each rank: {name: (rounds, sizes) seconds} of all_reduce(tensor), for tensors of so many
+    bytes. Each rank has a NIC of its own."""
     seconds = {name: np.empty((rounds, len(sizes))) for name in algorithms}
     with _on(link, 1):
         for i, j in np.ndindex(rounds, len(sizes)):
@@ -176,7 +184,7 @@ def time_all_reduces(
 def flat_and_two_levels(
     flat: Callable, hierarchical: Callable, n_bytes: int, rounds: int, link: dict | None = None
 ) -> dict[str, np.ndarray]:
-    """{"flat ring": (rounds,) seconds, "two levels": ...} on this rank, for nodes of 4 ranks that
+    """On each rank: {"flat ring": (rounds,) seconds, "two levels": ...}, for nodes of 4 ranks that
     share a NIC.
 
     flat: called as flat(tensor); hierarchical: as hierarchical(tensor, inside, across).
@@ -194,8 +202,8 @@ def flat_and_two_levels(
 def in_turns_over(
     sides: Mapping[object, tuple[float, Callable[[], object]]], rounds: int
 ) -> dict[object, np.ndarray]:
-    """On each rank: {side: (rounds,) seconds from a barrier until all ranks have ended}, the sides
-    in turns, every other round backwards.
+    """On each rank: {side: (rounds,) seconds from a barrier until all ranks have finished}. A round
+    measures every side once, and every other round goes through them backwards.
 
     sides: {name: (bytes per second of each rank's NIC, the function that is timed)}.
     """
@@ -209,7 +217,7 @@ def in_turns_over(
 
 
 def of_the_slowest(ranks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The times of a collective from those of its ranks: it has ended when the last one has."""
+    """The seconds of a collective, from those of its ranks: it is over when the last rank is."""
     return {name: np.max([rank[name] for rank in ranks], axis=0) for name in ranks[0]}
 
 

@@ -1,16 +1,17 @@
 """How much of its machine a training job uses: tokens per second, and model FLOPs utilization
 (MFU).
 
-    MFU = operations of the model a second
-          / operations that the ranks' matrix products alone reach a second
+    MFU = operations per second of the model's matmuls in a step
+          / operations per second that the same ranks reach with nothing but a matmul, the peak
 
-    step 0 [forward|backward|messages|update] products  step 1 [forward| ... |update] products  ...
-           [== the clock of a step =========]  [ peak ]        [= clock of a step ==]  [ peak ]
+    step 0 [forward|backward|messages|update] matmul    step 1 [forward| ... |update] matmul    ...
+           [== the clock of a step =========] [ peak ]         [= clock of a step ==] [ peak ]
 
-Counted are the products of the model, forward and twice that backward, and nothing that is computed
-again: 6 operations per weight and token, and 12 T D per layer and token for attention's scores,
-which this course's GPT computes in full. A GPU's maker states its peak. Here it is measured beside
-every step, on all ranks at once, since ranks of one machine share its cores.
+We count the matmuls of the model, forward and twice as much backward, but not what recomputation
+repeats: 6 operations per weight and token, and 12 T D per layer and token for attention's scores,
+which this course's GPT computes in full, without skipping those above the causal diagonal. Usually
+the peak is the one in the GPU's datasheet. Here it is measured after every step, on all ranks at
+once, because the ranks of one machine share its cores.
 
 Sources: Chowdhery et al. 2022 (PaLM), section 4.1 and appendix B, for MFU; Kaplan et al. 2020 for 6
 per weight.
@@ -24,34 +25,34 @@ import torch.distributed as dist
 
 from lib import backend
 
-CPU, GPU = 512, 4096  # rows and columns of the products that the peak is measured with
+CPU, GPU = 512, 4096  # rows and columns of the matrices with which the peak is measured
 
 
 def operations_per_token(shape):
-    """Operations in matrix products per token, forward and backward, of a `lib.training.model.GPT`
-    of this Shape."""
+    """Operations of the matmuls per token, forward and backward, of a `lib.training.model.GPT` of
+    this Shape."""
     kv = shape.n_kv_heads * shape.hidden // shape.n_heads  # columns of k, and of v
-    # weights of q and out, k and v, up and down
+    # weights: q and out, k and v, up and down; each term of the sum stands for two matrices
     layer = 2 * shape.hidden * (shape.hidden + kv + shape.mlp_hidden)
     weights = shape.n_layers * layer + shape.vocab_size * shape.hidden
     return 6 * weights + 12 * shape.n_layers * shape.seq_len * shape.hidden
 
 
 class Meter:
-    """Goes through a job's steps, and clocks them: `for step in meter(range(100)): ...`. On ranks,
-    on all of them."""
+    """Times the steps of a job: `for step in meter(range(100)): ...`. If the job has ranks, all of
+    them have to use it, because they measure the peak together."""
 
     def __init__(self, shape, tokens, dtype=torch.float32):
-        """shape: the model's; tokens: of a step, on all ranks together; dtype: of the
-        products, the model's."""
+        """shape: of the model. tokens: of a step, on all ranks together. dtype: in which the model
+        computes, and so the dtype of the matmul that measures the peak."""
         self.operations = tokens * operations_per_token(shape)
         self.tokens, self.step_seconds, self.peaks = tokens, [], []
         n = CPU if backend.device().type == "cpu" else GPU
         self.x = torch.ones(n, n, dtype=dtype)
 
     def __call__(self, steps):
-        """Yield each of `steps`; what the loop's body does with it is the step."""
-        self._peak()  # the first is never like the others
+        """Yield each of `steps`, and time the body of the loop until the next one is asked for."""
+        self._peak()  # the first one is slower than the others, so it is not used
         for step in steps:
             begin = time.perf_counter()
             yield step
@@ -60,8 +61,8 @@ class Meter:
             self.peaks.append(self._peak())
 
     def rates(self):
-        """{"tokens per second", "MFU"}: (steps - 1,) each; the first step is never
-        like the others."""
+        """{"tokens per second", "MFU"}: (steps - 1,) each. The first step is left out because it is
+        slower than the others."""
         seconds, peaks = np.array(self.step_seconds[1:]), np.array(self.peaks[1:])
         return {
             "tokens per second": self.tokens / seconds,
@@ -69,8 +70,8 @@ class Meter:
         }
 
     def _peak(self):
-        """Operations per second of matrix products, all ranks together, from the first's begin to
-        the last's end."""
+        """Operations per second of a matmul on every rank, summed over the ranks and timed from
+        barrier to barrier."""
         _meet()
         begin = time.perf_counter()
         self.x @ self.x

@@ -1,13 +1,13 @@
-"""One training step on paced ranks over an emulated link: how much of its communication is hidden,
-and which messages left before backward ended.
+"""One data-parallel step on paced ranks over an emulated link: measures how much of its
+communication is hidden behind compute, and how many messages leave before backward has ended.
 
     rounds = PacedRounds(A, B, hidden=plots.hidden_share)     # A: buckets leave after backward
     found = measure(rounds, *rounds.claims)   # {"alpha", "hidden", "after backward", "overlapped"}
     rounds.middle()                           # {way: spans} of the round in the middle, to be drawn
     rounds.early("overlapped")                # messages that left before backward returned
 
-A wrapper is called as Wrapper(module, all_reduce=..., capacity=bytes), as those of
-lib.data_parallel are; its average_gradients() waits for what is still in flight.
+A wrapper is a class such as those of lib.data_parallel. It is called as Wrapper(module,
+all_reduce=..., capacity=bytes), and its average_gradients() waits for what is still in flight.
 """
 
 import time
@@ -24,12 +24,14 @@ from lib.collectives.slow_link import slow_link
 from lib.measuring.paced import PacedLayer, Spans
 from lib.measuring.rounds import Claim
 
-ELEMENTS = 125_000  # of a layer: 0.5 MB of gradients, one bucket
-FORWARD, BACKWARD = 0.012, 0.024  # seconds of a layer: two matmuls in backward, one in forward
+ELEMENTS = 125_000  # per layer: 0.5 MB of gradients, which is one bucket
+# seconds per layer: backward takes twice as long, because it has two matmuls for each of forward
+FORWARD, BACKWARD = 0.012, 0.024
 
 
 def message_seconds(group=None) -> float:
-    """What a message costs on this link, however short: a ring of one element has 2(N-1) rounds."""
+    """Seconds that even the shortest message takes on this link (alpha): a ring all-reduce of one
+    element, divided by its 2(N-1) rounds."""
     dist.barrier(group)
     begin = time.perf_counter()
     for _ in range(2):
@@ -38,9 +40,9 @@ def message_seconds(group=None) -> float:
 
 
 def paced_step(Wrapper: Callable, name: str = "", n_layers: int = 8) -> list[tuple]:
-    """On each rank: forward, backward and average_gradients() of layers that wait; what it did, as
-    `Spans`. The ledger's marks are "NAME, during backward", "NAME, after backward" and
-    "NAME, over"."""
+    """On each rank: run forward, backward and average_gradients() of layers that wait, and return
+    what the rank did when, as `Spans`. Marks in the ledger, in this order: "NAME, during backward",
+    "NAME, after backward" and "NAME, over"."""
     spans = Spans()  # (rank, lane, label, begin, end) of all that happens
 
     def timed(flat, group):
@@ -63,7 +65,7 @@ def paced_step(Wrapper: Callable, name: str = "", n_layers: int = 8) -> list[tup
 
 
 def steps_in_turns(ways: Mapping[str, Callable], rounds: int, bandwidth: float) -> list[tuple]:
-    """On each rank, for each round: (what a message costs, {way: this rank's spans})."""
+    """On each rank, for each round: (alpha by `message_seconds`, {way: this rank's spans})."""
     with slow_link(ranks_per_node=1, seconds_per_message=0, bytes_per_second=bandwidth):
         return [
             (
@@ -75,11 +77,12 @@ def steps_in_turns(ways: Mapping[str, Callable], rounds: int, bandwidth: float) 
 
 
 class PacedRounds:
-    """Called, it launches the step of both wrappers in turns, and returns {"alpha", "hidden", and
-    the seconds "after backward" and "overlapped": (rounds,)}.
+    """Steps of two wrappers, in turns. A call launches the ranks and returns {"alpha", "hidden",
+    "after backward", "overlapped": (rounds,)}, the last two in seconds of a step, as `measure`
+    takes them.
 
-    after, overlapped: wrappers whose buckets leave after and during backward. hidden: the share of
-    a step's communication that is hidden, of its spans. bandwidth: bytes per second of the link.
+    after, overlapped: wrappers whose buckets leave after and during backward. hidden(spans): the
+    share of a step's communication that is hidden. bandwidth: bytes per second of the link.
     """
 
     claims = (
@@ -125,14 +128,14 @@ class PacedRounds:
         return found
 
     def middle(self) -> dict[str, list]:
-        """{way: spans} of the round whose hidden share is in the middle."""
+        """{way: spans} of the round whose hidden share is the median: the round to be drawn."""
         *_, last = self.ways
         ranked = sorted(self.spans, key=lambda spans: self.hidden(spans[last]))
         return ranked[len(ranked) // 2]
 
     def early(self, way: str) -> tuple[int, int, float]:
-        """(messages of the last round that left before backward returned, after it, the share of
-        the former: the median over the rounds)."""
+        """(messages that left before backward returned, messages that left after it, the share of
+        the former). The two counts are of the last round, the share is the median over all."""
         sent = np.array(
             [
                 [logs.section(f"{way} {i}, {when} backward").sent("messages")

@@ -4,18 +4,20 @@ devices would do.
     a device      [== forward ==][==== backward ====]  its own processor is busy
     a paced rank  [..  sleep  ..][....  sleep   ....]  the machine's cores are free for other ranks
 
-Ranks that compute share the machine's cores: eight of them on two cores are four times slower than
-two, and say nothing about eight devices. Ranks that sleep do not disturb each other. All else is
-real: parameters, gradients, buckets, messages; so the same wrappers run on it, and its gradients
-can be compared with those of one process. With `collectives.slow_link` the network is paced too,
-and a step takes as long as a formula says, or the formula is wrong.
+Ranks that compute share the machine's cores. Eight of them on two cores are four times slower than
+two, so their times say nothing about eight devices. Ranks that sleep do not disturb each other.
+Everything else is real: parameters, gradients, buckets and messages. Therefore the same wrappers
+run on paced layers, and the gradients can be compared with those of a single process. With
+`collectives.slow_link` the network is paced too; then a step takes as long as a formula predicts,
+or the formula is wrong.
 
     y       = x (1 + mean(w))             forward     x (B, ...), w (n,)
     dL/dx   = g (1 + mean(w))             backward    g = dL/dy
     dL/dw_i = sum(g x) / n                            depends on this rank's rows
 
-The arithmetic is part of the set time, as long as it is shorter. A sleep ends a little late, by
-about 0.1 ms, and more on a busy machine, so choose times of milliseconds.
+These three lines are what a PacedLayer computes. The arithmetic is part of its time, as long as it
+takes less. A sleep ends about 0.1 ms late, and later on a busy machine, so choose times of
+milliseconds.
 """
 
 import contextlib
@@ -30,11 +32,11 @@ from lib import backend
 
 
 class PacedLayer(nn.Module):
-    """x (B, ...) -> (B, ...), of the same shape: a layer of `n_parameters` parameters that takes
-    the time it is told.
+    """x (B, ...) -> (B, ...), of the same shape: a layer of `n_parameters` parameters that takes as
+    long as it is told to.
 
     forward_seconds, backward_seconds: per row of x, so that a rank with half the rows takes half
-    the time. The weight starts at zero, where the layer's output is its input.
+    the time. The weight starts at zero, so that at first the output equals the input.
     """
 
     def __init__(self, n_parameters, forward_seconds, backward_seconds):
@@ -56,7 +58,7 @@ class PacedLayer(nn.Module):
 
 
 class Paced(torch.autograd.Function):
-    """y = x (1 + mean(w)), each way not before its time is over."""
+    """y = x (1 + mean(w)). Neither forward nor backward returns before its time is over."""
 
     @staticmethod
     def forward(ctx, x, weight, forward_seconds, backward_seconds):
@@ -74,7 +76,7 @@ class Paced(torch.autograd.Function):
 
 
 class PacedStage(nn.Module):
-    """x (b, n) -> (b, n), of the same shape: a pipeline's stage that takes the times it is told,
+    """x (b, n) -> (b, n), of the same shape: a pipeline stage that takes as long as it is told to,
     per micro-batch.
 
         forward    y = x w^T,  w (n, n)                                     forward_seconds
@@ -82,9 +84,9 @@ class PacedStage(nn.Module):
                                       waits for
                    dL/dw = g^T x,     the half that can be delayed          weight_seconds
 
-    Whole or in halves, a backward takes both: the first wait is where the gradient of y arrives,
-    the second where that of w is added to `w.grad`. The weight starts at one: the stage's output is
-    its input.
+    A backward pass takes both times, whether it runs in one go or in two halves: the first wait is
+    in a hook on y, when its gradient arrives, and the second when that of w is added to `w.grad`.
+    The weight starts as the identity, so that at first the output equals the input.
     """
 
     def __init__(self, n, forward_seconds, input_seconds, weight_seconds):
@@ -110,8 +112,8 @@ class PacedStage(nn.Module):
 
 @contextlib.contextmanager
 def at_least(seconds):
-    """The block, and then sleep until `seconds` have passed since it began: when what it computes
-    with was there."""
+    """Run the block, and sleep until `seconds` have passed since its beginning. On a GPU the block
+    begins when its inputs have been computed."""
     backend.synchronize_stream()
     began = time.monotonic()
     yield
@@ -119,7 +121,8 @@ def at_least(seconds):
 
 
 def sleep(seconds):
-    """Sleep from when what has been computed so far is there: on a GPU the host is ahead of it."""
+    """Sleep, beginning when all that was asked for so far has been computed, because the host runs
+    ahead of a GPU."""
     backend.synchronize_stream()
     time.sleep(seconds)
 
@@ -132,8 +135,8 @@ class Spans(list):
         with spans("compute", "backward"):
             loss.backward()
 
-    Times are seconds of a clock that all ranks of a machine share. A lane holds one thing at a
-    time.
+    Times are seconds of a clock that all ranks of a machine share. Spans of one lane should not
+    overlap, because each lane is drawn as one row.
     """
 
     @contextlib.contextmanager

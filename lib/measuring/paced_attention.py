@@ -1,12 +1,14 @@
-"""The forward pass of attention under context parallelism, on four paced ranks: attention waits
-instead of computing, messages are real, over an emulated link.
+"""The forward pass of attention under context parallelism, on four paced ranks: instead of
+computing attention a rank sleeps, but the messages are real, over an emulated link. Of the three
+methods only the ring sends while it computes, so only the ring can hide its messages.
 
     ring      [ block 0 ][ block 1 ][ block 2 ][ block 3 ]     keys and values move meanwhile
     gathered  (all-gather of k, v)[ attention over all 4 blocks ]
     Ulysses   (all-to-all of q, k, v)[ attention over all tokens of a rank's heads ](all-to-all)
 
-ratio is the time of a block's message over the time of its attention, where there are as many
-key/value heads as query heads; with K of HEADS it is K / HEADS of that.
+ratio is the time that one block's keys and values take on the link over the time that attention to
+them takes, with as many key/value heads as query heads (HEADS). With K key/value heads the message
+is shorter by K / HEADS.
 """
 
 import functools
@@ -24,20 +26,21 @@ from lib.measuring.links import in_turns_over
 METHODS = ("ring", "gathered", "Ulysses")
 CP, HEADS = 4, 8
 BLOCK = 0.012  # seconds of attention over one block
-ROW = 800  # elements of one head of a rank's tokens, in float32
+ROW = 800  # float32 elements of one head, over all tokens of a rank
 
 
 def forwards(
     cases: Sequence[tuple[str, int]], ratio: float, rounds: int = 6
 ) -> Mapping[tuple[str, int], np.ndarray]:
-    """{(method, key/value heads): (rounds,) seconds}, the cases in turns, every other round
-    backwards."""
+    """{(method, key/value heads): (rounds,) seconds}. A round measures every case once, and every
+    other round goes through them backwards."""
     return launch.run(_rounds, cases, _rate(ratio), rounds, nproc=CP, backend="gloo",
                       ledger=False)[0]  # fmt: skip
 
 
 def predicted(method: str, K: int, ratio: float) -> float:
-    """Seconds by the formula: messages take their bytes over the rate, and the ring's overlap."""
+    """Seconds by the formula, for K key/value heads. A message takes its bytes over the rate, and
+    only the ring's messages overlap with attention."""
     message = lambda heads: heads * ROW * 4 / _rate(ratio)
     if method == "ring":
         return BLOCK + (CP - 1) * max(BLOCK, message(2 * K))

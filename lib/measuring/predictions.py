@@ -10,9 +10,9 @@
     my_kilobytes = 24_000
         rank 0 sends: you 24,000 kB (too much by a factor of 1,000: did you mean bytes?), ...
 
-A prediction earns no points, so nothing about it is an error: what cannot be read as a number is
-shown as it was typed, and where nothing was typed nothing is shown. `in_words` counts how many
-predictions of this kernel were within 20 %.
+A prediction earns no points, so nothing that a student types raises an error. A text that cannot be
+read as a number is shown as it was typed, and where nothing was typed there is no "you". `in_words`
+says how many of this kernel's predictions were within 20 %, not counting a slip in the unit.
 """
 
 import itertools
@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Sequence
 
-# for each kind of quantity {unit: how much of the first one it is}
+# for each kind of quantity, {unit: its size in bytes, in seconds, or as a plain number}
 KINDS = (
     {
         "bytes": 1, "byte": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
@@ -33,16 +33,16 @@ KINDS = (
     },
     {"": 1, "%": 0.01, "percent": 0.01, "x": 1, "times": 1},
 )  # fmt: skip
-# the units of each kind by their size, as a hint names them
+# units of one kind from small to large, spelt as in a hint
 LADDERS = (
     ("bytes", "kB", "MB", "GB", "TB"),
     ("bytes", "KiB", "MiB", "GiB", "TiB"),
     ("ns", "µs", "ms", "s"),
 )
-NAMES = {"byte": "bytes", "B": "bytes", "seconds": "s", "us": "µs"}
-NEAR = 0.2  # a prediction is good if it is off by no more than this share
-_good: dict[str, bool] = {}  # in this kernel: quantity -> was what was predicted good?
-SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}  # of plain counts: 2.4k, 7B
+NAMES = {"byte": "bytes", "B": "bytes", "seconds": "s", "us": "µs"}  # how LADDERS spells these
+NEAR = 0.2  # a prediction is good if its relative error is at most this
+_good: dict[str, bool] = {}  # of this kernel: quantity -> was its prediction good?
+SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}  # of counts without unit: 2.4k, 7B
 NUMBER = re.compile(
     r"\s*(?:about|~|≈)?\s*(?P<number>[-+]?[\d.,_']*\d[\d.]*(?:e[-+]?\d+)?)(?:\s*/\s*(?P<over>\d+))?"
     r"\s*(?P<unit>\S.*)?",
@@ -51,13 +51,13 @@ NUMBER = re.compile(
 
 
 def show_prediction(what: str, yours, unit: str = "", digits: int = 3, **found) -> None:
-    """Print one line: what was predicted, then each of `found` under its name.
+    """Print one line: what the student predicted, then each value of `found` under its name.
 
     what: the quantity, such as "rank 0 sends". yours: None, or what the student typed: a number in
-    `unit`, or a text such as "24 kB", "30 %", "3/4", "2.4k". unit: of the line, such as "kB", "ms",
-    "%" or "messages"; a share is given and read in percent where the unit is "%". digits:
-    significant digits. found: numbers in `unit`, or texts, in the order in which they are printed;
-    underscores in a name are printed as spaces.
+    `unit`, or a text such as "24 kB", "30 %", "3/4", "2.4k". unit: in which the line is printed,
+    such as "kB", "ms", "%" or "messages"; with "%" numbers are percent. digits: significant digits.
+    found: numbers in `unit`, or texts, printed in this order; an underscore in a name is printed as
+    a space.
     """
     told = [f"{name.replace('_', ' ')} {_shown(v, unit, digits)}" for name, v in found.items()]
     if _is_typed(yours):
@@ -84,8 +84,8 @@ def _numbers(values):
 
 
 def _is_near(value, off, found):
-    """Is the predicted number, `off` times too much, near one that was found? None where there are
-    no two numbers to compare."""
+    """Is the predicted number within NEAR of one that was found, once it is divided by `off`, the
+    factor of a wrong unit? None where there are no two numbers to compare."""
     mine, found = _numbers([value]), _numbers(found)
     if not mine or not found:
         return None
@@ -93,8 +93,8 @@ def _is_near(value, off, found):
 
 
 def _other_unit(value, unit, found):
-    """(by which factor a number was given in another unit, how that is said); (1, "") if it was
-    not."""
+    """Recognise a prediction that is right in another unit, because it is off by about a power of
+    1,000 or 1,024. Returns (that factor, the hint in words); (1, "") for any other prediction."""
     for mine, one in itertools.product(_numbers([value]), _numbers(found)):
         if not _ladder(unit) or mine * one <= 0:
             continue
@@ -110,25 +110,26 @@ def _other_unit(value, unit, found):
 
 
 def _steps(times):
-    """1,000 and 1,024, the one in front by a power of which `times` is hit best."""
+    """1,000 and 1,024, and first the one that has a power closest to `times`."""
     powers = math.log(times, 1000)
     return sorted((1000, 1024), key=lambda step: abs(times - step ** round(powers)))
 
 
 def _ladder(unit):
-    """The units of the same kind, from small to large; () for a count, a share or a factor."""
+    """The units of the same kind as `unit`, from small to large; () for a count or a share."""
     return next((ladder for ladder in LADDERS if NAMES.get(unit, unit) in ladder), ())
 
 
 def _below(unit, steps):
-    """The unit so many steps of 1,000 or 1,024 below this one; "" if there is none."""
+    """The unit that is so many steps of 1,000 or 1,024 smaller; "" if there is none."""
     ladder = _ladder(unit)
     place = ladder.index(NAMES.get(unit, unit)) - steps
     return ladder[place] if 0 <= place < len(ladder) else ""
 
 
 def read(yours, unit: str = "") -> float | str:
-    """The number that was typed, in `unit`; the text itself where it is none in such a unit."""
+    """The number that was typed, converted to `unit`; the text itself if it is no number of that
+    kind. A number that was typed as such is returned as it is."""
     if not isinstance(yours, str):
         return yours
     match = NUMBER.fullmatch(yours)
@@ -175,7 +176,7 @@ def _shown(value, unit: str, digits: int) -> str:
 
 
 def _decimals(number: float, digits: int) -> int:
-    """Places behind the point, so that `number` has so many significant digits."""
+    """Decimal places with which `number` is shown to so many significant digits."""
     if not number or not math.isfinite(number):
         return 0
     return max(0, digits - 1 - math.floor(math.log10(abs(number))))

@@ -1,27 +1,29 @@
-"""A measurement supports its sentence: rounds are repeated until they settle a claim, which has one
-of three outcomes.
+"""Repeats rounds of a measurement until they settle a claim of the text, such as "the ring is at
+least 1.5 times as fast as the star". A claim is a value with bounds, and has one of three outcomes.
 
-    holds                  the claim's interval is within its bounds: it is printed, with its values
-    refuted                the interval is outside, twice, on an otherwise idle machine: Refuted is
-                           raised
-    could not be measured  neither when the time is up: a line says so, and there is no result, so
-                           no figure is drawn from noise
+    holds                  the value's interval is within the bounds; the claim is printed with its
+                           values
+    refuted                the interval is outside the bounds, twice in a row on a machine that is
+                           otherwise idle; Refuted is raised
+    could not be measured  neither, when the time is up; a line says so, and there is no result, so
+                           that no figure is drawn from noise
 
-    round 0  star  ring  value: one a round, such as star / ring, because a slow second slows
-    round 1  ring  star  both sides
+    round 0  star  ring  value: one per round, such as star / ring, because a slow second slows
+    round 1  ring  star  both sides alike
     ...                  interval: the median over the rounds, between two order statistics
 
 Of n sorted values, the k-th smallest and the k-th largest enclose the median of the distribution
 with a probability that depends on n and k alone, since each value is above it with probability 1/2:
 1 - 2 P(Binomial(n, 1/2) < k) (David and Nagaraja, Order Statistics, 2003, section 7.1). We take the
 largest k with at least 95%. Even the smallest and the largest of five values reach only 94%, so for
-fewer than six rounds the range is given, and it is called a range. Rounds are added until a claim
-is settled, so the 95% are those of one look at the values, and not of all looks together.
+fewer than six rounds the range is given, and it is called a range. We look at the values after each
+try and add rounds until the claim is settled. The 95% are therefore the confidence of a single
+look, and not of all looks together.
 
-While one measures, ranks of other notebooks on this machine wait (lib/launch/alone.py). Other
-programs are noticed by the processor time that they use, and rounds next to them cannot refute.
-With LAB_CLAIMS=hold, as where solutions are executed and validated, only "holds" passes; with
-LAB_CLAIMS=once there is one try and no other program waits.
+During a measurement, ranks of other notebooks on this machine wait (lib/launch/alone.py). Other
+programs are noticed by the processor time that they use, and rounds that ran next to them cannot
+refute a claim. With LAB_CLAIMS=hold, as when solutions are executed and validated, any outcome but
+"holds" raises Refuted. With LAB_CLAIMS=once there is a single try, and no other program waits.
 """
 
 import contextlib
@@ -39,27 +41,29 @@ import psutil
 from lib import linux
 from lib.launch.alone import alone
 
-# of the processors: if others use more, and nearly all are in use, the machine is too busy to tell
+# Shares of the processors. If other programs use more than BUSY, and less than IDLE is idle, the
+# machine is too busy for a claim to be refuted.
 BUSY = 0.1
-IDLE = 0.3  # of the processors: where so many have nothing to do, others are in nobody's way
-PATIENCE = 20.0  # seconds after which no other try is begun
+IDLE = 0.3
+PATIENCE = 20.0  # seconds after which no further try is begun
 TO_HOLD = (
-    6  # times as long where every claim has to hold: a machine that is busy now may not be so later
+    6  # the factor on PATIENCE where every claim has to hold: the machine may be less busy later
 )
-# seconds that a try lasts, at least: the system counts what processors did in steps of 10 ms
+# seconds that a try lasts at least, because the system counts processor time in steps of 10 ms
 SHORTEST = 0.2
-FEWEST = 6  # rounds for an interval: the range of five values holds the median in 94% of cases
+FEWEST = 6  # rounds for a 95% interval: the range of five contains the median in 94% of cases only
 CONFIDENCE = 0.95
-Side = TypeVar("Side", bound=object)  # what a caller names the things it compares by
+Side = TypeVar("Side", bound=object)  # how a caller names the things that it compares
 Rounds = Mapping[object, np.ndarray]  # {side: (rounds, ...)}
 
 
 class Refuted(AssertionError):
-    """The machine had time to tell, and says otherwise."""
+    """A claim that the measurement contradicts, or, with LAB_CLAIMS=hold, does not confirm."""
 
 
 class Interval(NamedTuple):
-    """The median of some rounds and two bounds: a 95% interval, or the range of fewer than six."""
+    """The median of some rounds, and two values around it: a 95% interval, or, for fewer than six
+    rounds, the smallest and the largest."""
 
     median: float
     low: float
@@ -68,10 +72,11 @@ class Interval(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a measurement is to show. sentence: with {} where the value goes, as in "{:.1f} times as
-    fast".
+    """What a measurement should show: that the median of a value is within bounds.
 
-    value: of {side: (rounds, ...) numbers}, the (rounds,) numbers of which the claim is made.
+    sentence: the claim, with {} for the value, as in "{:.1f} times as fast". value: a function from
+    {side: (rounds, ...) numbers} to the (rounds,) values that are judged. at_least, at_most: the
+    bounds.
     """
 
     sentence: str
@@ -80,14 +85,16 @@ class Claim(NamedTuple):
     at_most: float = np.inf
 
     def judge(self, found: Rounds) -> tuple[str, Interval]:
-        """("holds", "refuted" or "open", the interval that says so)"""
+        """("holds", "refuted" or "open", the interval that decided it). It is open if the interval
+        contains a bound."""
         seen = interval(self.value(found))
         if self.at_least <= seen.low and seen.high <= self.at_most:
             return "holds", seen
         return ("refuted" if seen.high < self.at_least or seen.low > self.at_most else "open"), seen
 
     def told(self, seen: Interval) -> str:
-        """The sentence with its value, the interval and the bounds, in the sentence's format."""
+        """The sentence with the median, followed by the interval and the bounds. The numbers have
+        the format that the sentence gives its value."""
         spec = next(
             (spec for _, name, spec, _ in _fields(self.sentence) if name in ("", "0")), ".3g"
         )
@@ -121,11 +128,10 @@ def interval(values) -> Interval:
 
 
 def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
-    """Call every clock once a round, forwards in even rounds and backwards in odd ones; the seconds
-    that each returned.
+    """Call every clock once a round, forwards in even rounds and backwards in odd ones.
 
-    Returns (rounds, sides). With clocks [ours, theirs, again] both pairs are neighbours, and each
-    leads half the time.
+    clocks: functions that return seconds. Returns (rounds, sides) of them. The order alternates so
+    that no side always runs first: of two neighbours each is the first in half of the rounds.
     """
     seconds = np.empty((rounds, len(clocks)))
     for i in range(rounds):
@@ -136,8 +142,8 @@ def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
 
 
 def in_turns(sides: Mapping[Side, Callable[[], object]], rounds: int) -> dict[Side, np.ndarray]:
-    """{side: (rounds,) seconds that its function took}, round by round, every other
-    one backwards."""
+    """{side: (rounds,) seconds that its function took}. A round calls each of them once, and every
+    other round goes through them backwards."""
     seconds = interleave([lambda fn=fn: _seconds(fn) for fn in sides.values()], rounds)
     return dict(zip(sides, seconds.T, strict=True))
 
@@ -145,11 +151,12 @@ def in_turns(sides: Mapping[Side, Callable[[], object]], rounds: int) -> dict[Si
 def measure(
     run: Callable[[], Rounds], *claims: Claim, patience: float = PATIENCE
 ) -> dict[object, np.ndarray] | None:
-    """Take rounds until every claim holds or one is refuted, or the time is up, and say which.
-    Returns all rounds, or None where a claim could not be measured.
+    """Take rounds until every claim holds, one is refuted or the time is up, and print the outcome.
+    Returns the rounds, {side: (rounds, ...) numbers}, or None where a claim could not be measured.
 
-    run() -> {side: (rounds, ...) numbers}, of at least 3 rounds. patience: seconds after which no
-    other try is begun. Raises Refuted.
+    run: one try, a function that returns {side: (rounds, ...) numbers} of at least 3 rounds. Tries
+    on a quiet machine are joined; until there is one, each try is judged by itself. patience:
+    seconds after which no further try is begun. Raises Refuted.
     """
     asked = os.environ.get("LAB_CLAIMS")
     patience *= {"once": 0, "hold": TO_HOLD}.get(asked, 1)
@@ -175,8 +182,8 @@ def measure(
 
 
 def _tries(run, claims, patience):
-    """(rounds, [(outcome, interval) of each claim], share of the processors that others
-    used in the last try)"""
+    """(rounds, [(outcome, interval) of each claim], share of the processors that other programs
+    used in the last try). A claim that was refuted only once is returned as open."""
     deadline, quiet, said = time.monotonic() + patience, {}, 0
     while True:
         before, new = _used(), {}
@@ -208,17 +215,17 @@ def _joined(rounds, more):
 
 
 class _Used(NamedTuple):
-    at: float  # seconds
-    ours: float  # seconds of processors: of this process and all that it has started
-    idle: float  # of all processors that we may use
-    processors: int
+    at: float  # the clock, in seconds
+    ours: float  # processor seconds of this process and of all that it has started
+    idle: float  # idle seconds, summed over the processors that we may use
+    processors: int  # how many we may use
 
 
 def _used():
     mine, us = 0.0, psutil.Process()
     for process in (us, *us.children(recursive=True)):
         try:
-            # user, system, and the same of children that have ended
+            # user and system time, its own and that of its children that have ended
             mine += sum(process.cpu_times()[:4])
         except psutil.Error:
             continue  # ended meanwhile
@@ -229,7 +236,7 @@ def _used():
 
 
 def _between(before, after):
-    """(share of the processors that others used, share that was idle)"""
+    """(share of the processors that other programs used, share that was idle)"""
     span = max(1e-9, after.at - before.at) * after.processors
     idle = min(1.0, (after.idle - before.idle) / span)
     return max(0.0, 1.0 - idle - (after.ours - before.ours) / span), idle

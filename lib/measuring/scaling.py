@@ -1,10 +1,11 @@
-"""Strong and weak scaling on paced ranks over an emulated link: the seconds of a step.
+"""Strong and weak scaling of data parallelism, measured on paced ranks over an emulated link.
 
-    strong_and_weak   1, 2, 4, 8 ranks: the same rows in all, or the same rows on each rank
-    waiting_shares    one number of ranks, more and more rows each, over several links
+    strong_and_weak   1, 2, 4, 8 ranks: the rows in all (strong), or on each rank (weak), stay fixed
+    waiting_shares    one number of ranks, with more and more rows each, over several links
 
-Each is called on all ranks of a launch, with the wrapper to measure: Wrapper(module, group,
-all_reduce, capacity) as in lib.data_parallel. The layers wait (`paced`), the messages are real.
+Both are called on all ranks of a launch, with the class to measure, which is called as
+Wrapper(module, group, all_reduce, capacity), as in lib.data_parallel. The layers wait instead of
+computing (see `paced`), and the messages are real.
 """
 
 import time
@@ -24,14 +25,14 @@ GRADIENT_BYTES, BUCKETS = 1e6, 2  # of the two layers
 
 
 def paced_model(Wrapper: Callable, group, compute: tuple[float, float]):
-    """Wrapper around two layers that wait: 1 MB of gradients in two buckets. compute: seconds of a
-    row's forward and backward."""
+    """A Wrapper around two layers that wait, with 1 MB of gradients in two buckets. compute:
+    (seconds of forward, seconds of backward) per row, for both layers together."""
     layers = (PacedLayer(125_000, *(seconds / 2 for seconds in compute)) for _ in range(BUCKETS))
     return Wrapper(nn.Sequential(*layers), group, collectives.ring_all_reduce, 500_000)
 
 
 def step_seconds(model, rows: int) -> float:
-    """The seconds of one step with so many rows, on this rank."""
+    """On each rank: the seconds of one step with so many rows on this rank."""
     dist.barrier(model.group)
     begin = time.perf_counter()
     model(torch.ones(rows, 1)).sum().backward()
@@ -47,8 +48,12 @@ def strong_and_weak(
     compute: tuple[float, float],
     bandwidth: float,
 ) -> dict[tuple[str, int], np.ndarray]:
-    """{("strong" or "weak", N): (rounds, 2)}: what a message costs and a step's seconds, of the
-    first N of all ranks, in turns. rows: in all (strong), or of each rank (weak)."""
+    """{("strong" or "weak", N): (rounds, 2)}: alpha (see `message_seconds`) and the seconds of a
+    step on the first N ranks. A round measures every N.
+
+    ranks: the values of N. rows: of all ranks together (strong), or of each rank (weak). compute:
+    see `paced_model`. bandwidth: bytes per second. A rank returns only the N in which it took part.
+    """
     found: dict = {}
     groups = {N: dist.new_group(range(N)) for N in ranks}
     models = {
@@ -57,17 +62,17 @@ def strong_and_weak(
         if dist.get_rank() < N
     }
     for model in models.values():
-        step_seconds(model, 1)  # the first step is never like the others
+        step_seconds(model, 1)  # the first step is slower than the others
     with slow_link(ranks_per_node=1, seconds_per_message=0, bytes_per_second=bandwidth):
         for _ in range(rounds):
             for N in ranks:
-                dist.barrier()  # a rank that is not among the N waits, and takes no processor
+                dist.barrier()  # ranks that are not among the N wait, and use no processor
                 if N in models:
                     alpha = message_seconds(groups[N])
                     for kind, b in (("weak", rows), ("strong", rows // N))[:N]:
                         seconds = step_seconds(models[N], b)
                         found.setdefault((kind, N), []).append((alpha, seconds))
-    found["strong", 1] = found.get(("weak", 1), [])  # one rank: the same step
+    found["strong", 1] = found.get(("weak", 1), [])  # on one rank both are the same step
     return {case: torch.tensor(of_rounds).numpy() for case, of_rounds in found.items()}
 
 
@@ -78,8 +83,11 @@ def waiting_shares(
     batches: Sequence[int],
     compute: tuple[float, float],
 ) -> dict[str, np.ndarray]:
-    """{link: (rounds, 2, batches)}: what a message costs, and the share of a step in which this
-    rank does not compute, for each number of rows."""
+    """{link: (rounds, 2, batches)}: alpha (see `message_seconds`), and the share of a step in which
+    this rank does not compute, for each number of rows.
+
+    links: {name: bytes per second}. batches: numbers of rows per rank. compute: see `paced_model`.
+    """
     found: dict = {}
     model = paced_model(Wrapper, None, compute)
     step_seconds(model, 1)

@@ -1,15 +1,15 @@
-"""Validation losses of several seeds, as stored: what takes too long for a cell is trained by a
-command.
+"""Stores the validation losses of training runs with several seeds. Such runs take too long for a
+cell, so a command trains them and writes a file, which the cell reads.
 
     SEEDS = Seeds(file, "python -m lib.moe", runs, seeds=(0, 1, 2), steps=(50, 100))
-    SEEDS.store(train)  # the command: trains every run with every seed, and writes the file with
+    SEEDS.store(train)  # in the command: trains every run with every seed, and writes the file with
                         # date and versions
-    SEEDS.stored()      # the cell: reads it
+    SEEDS.stored()      # in the cell: reads it
     SEEDS.heading()     # the line under which the cell prints it
 
-A seed decides the weights and the batches: runs of one seed read the same text in the same order,
-so differences are taken seed by seed. The loss is that of all of the text's validation part, which
-`windows` cuts and `validation_loss` reads.
+A seed decides the weights and the batches. Runs with the same seed read the same text in the same
+order, so they should be compared seed by seed. The loss is that of the text's entire validation
+part, which `windows` splits into sequences and `validation_loss` reads.
 """
 
 import datetime
@@ -25,8 +25,8 @@ from lib.training.model import cross_entropy
 
 
 class Seeds(NamedTuple):
-    """Where losses of some runs are stored, and by which command; `runs` are names, `steps` where
-    the loss is taken."""
+    """A file of losses. command: the one that writes it. runs: their names. steps: after which the
+    loss is taken."""
 
     file: Path
     command: str
@@ -35,8 +35,8 @@ class Seeds(NamedTuple):
     steps: tuple[int, ...]
 
     def store(self, train: Callable[[str, int], list[float]]) -> None:
-        """Write train(run, seed) -> the losses at `steps` of every run and seed; says each
-        run's last ones."""
+        """Call train(run, seed) -> [the loss after each of `steps`] for every run and seed, and
+        write the file. Prints the last losses of each run."""
         losses = {}
         for run in self.runs:
             losses[run] = [[round(loss, 4) for loss in train(run, seed)] for seed in self.seeds]
@@ -55,12 +55,13 @@ class Seeds(NamedTuple):
         self.file.write_text(json.dumps(record) + "\n", encoding="utf-8")
 
     def stored(self) -> dict:
-        """What is stored: {"date", "torch", "python", "seeds", "steps", "losses": {run:
-        [losses of each seed]}}."""
+        """The content of the file: {"what", "date", "torch", "python", "seeds", "steps", "losses":
+        {run: [[loss after each step] of each seed]}}."""
         return json.loads(self.file.read_text(encoding="utf-8"))
 
     def heading(self) -> str:
-        """When and with what it was made, of how many seeds and steps: one line."""
+        """One line that says when and with which versions the file was written, with how many seeds
+        and steps."""
         made = self.stored()
         return (
             f"stored: {made['date']}, torch {made['torch']}, Python {made['python']}; "
@@ -69,7 +70,8 @@ class Seeds(NamedTuple):
 
 
 def stamp() -> dict[str, str]:
-    """{"torch", "python", "date"}: what a stored result was made with, and when."""
+    """{"torch", "python", "date"}: the versions that run now, and today, for a result to be
+    stored."""
     torch_version = torch.__version__.split("+")[0]
     return {
         "torch": torch_version,
@@ -79,10 +81,10 @@ def stamp() -> dict[str, str]:
 
 
 def windows(text, seq_len, part=slice(None)):
-    """Tokens and targets of the text's validation part, all of it without overlap, (windows,
-    seq_len) each; or a part.
+    """Tokens and targets of the text's validation part, (windows, seq_len) each, as consecutive
+    sequences that do not overlap. part: a slice, if only some of them are wanted.
 
-    On torch's default device, which on a rank is the rank's own.
+    They are on torch's default device, which on a rank is the rank's own.
     """
     n = (len(text.validation) - 1) // seq_len
     both = text.validation[: n * seq_len], text.validation[1 : n * seq_len + 1]
@@ -91,6 +93,7 @@ def windows(text, seq_len, part=slice(None)):
 
 @torch.no_grad()
 def validation_loss(model, tokens, targets, batch=32):
-    """Nats per character of these windows (n, T), read `batch` at a time."""
+    """Mean loss of these windows, in nats per character. tokens, targets: (n, T), of which the
+    model reads `batch` at a time."""
     parts = zip(tokens.split(batch), targets.split(batch), strict=True)
     return sum(cross_entropy(model(x), y, "sum").item() for x, y in parts) / targets.numel()

@@ -1,4 +1,5 @@
-"""The bytes of a training step's tensors: weights, gradients, Adam's moments, activations."""
+"""Counts the bytes of a training step's tensors: weights, gradients, Adam's moments and
+activations."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,15 +8,16 @@ from torch import Tensor, nn
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """The bytes behind these tensors; memory that several share counts once."""
+    """The bytes of the storages behind these tensors. A storage that several share counts once."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
 
 
 def step_memory(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> dict[str, int]:
-    """{"weights", "gradients", "moments", "activations": bytes} of one step of Adam.
+    """Run one step of Adam, and return {"weights", "gradients", "moments", "activations": bytes}.
 
-    Activations are the tensors that autograd saves in forward for backward, without the weights.
+    loss_of(model): the forward pass, up to the loss. Activations are the tensors that autograd
+    saves in the forward pass for the backward pass, without the weights.
     """
     saved: list[Tensor] = []
 

@@ -1,11 +1,12 @@
-"""Exposed communication by a trace: of a wrapper's step, and of torch's DistributedDataParallel.
+"""Reads exposed communication (the seconds of messages that no compute hides) from a trace, for a
+data-parallel wrapper of the course and for torch's DistributedDataParallel.
 
-    wrapper's   spans, written into the ledger's trace, in lanes next to its operations
-    torch's     torch.profiler's trace; a communication hook gives DDP's buckets to the ring, on the
-                communication thread, so that an emulated link slows both alike
+    the wrapper   its spans are written into the ledger's trace, in lanes next to its operations
+    torch's       its trace is torch.profiler's. A communication hook has DDP's buckets all-reduced
+                  by our ring on the communication thread, so that an emulated link slows both alike
 
-Next to the trace stands the stopwatch: the step's seconds minus those of the same layers without
-any message.
+To verify the traces there is also a stopwatch: the seconds of a step minus those of the same layers
+without any message.
 """
 
 import os
@@ -26,7 +27,7 @@ from lib.measuring.overlap import BACKWARD, ELEMENTS, FORWARD, paced_step
 from lib.measuring.paced import PacedLayer
 
 LAYERS = 4
-CALLED = {  # what each trace calls it
+CALLED = {  # the name of each part in the two traces
     "yours": {"forward": "forward", "backward": "backward", "network": "network"},
     "torch's": {"forward": "Paced", "backward": "PacedBackward", "network": "network"},
 }
@@ -37,8 +38,8 @@ def paced_layers():
 
 
 def torchs(layers):
-    """torch's DDP whose buckets our ring sends, and the works that it starts: wait for them after a
-    step."""
+    """(torch's DDP whose buckets are all-reduced by our ring, the list of works that its hook
+    starts). Wait for the works after a step."""
     works: list = []
     model = nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.45)
 
@@ -57,7 +58,8 @@ def torchs(layers):
 
 
 def step_seconds(model, works=()) -> float:
-    """The seconds of a step. torch's DDP waits inside of backward for all of its buckets."""
+    """The seconds of forward and backward; torch's DDP waits for all of its buckets in backward.
+    The works are awaited after the clock has stopped."""
     dist.barrier()
     begin = time.perf_counter()
     model(torch.ones(1, 1)).sum().backward()
@@ -68,11 +70,12 @@ def step_seconds(model, works=()) -> float:
 
 
 def profiled(model, works, path) -> float:
-    """step_seconds(model, works); rank 0 writes torch.profiler's trace to `path`."""
+    """The same as step_seconds(model, works), but rank 0 profiles the step, and writes
+    torch.profiler's trace to `path`."""
     if dist.get_rank() > 0:
         return step_seconds(model, works)
-    os.environ["KINETO_LOG_LEVEL"] = "99"  # else the profiler says when it starts and stops
-    of_all_threads = _ExperimentalConfig(profile_all_threads=True)  # the communication thread's too
+    os.environ["KINETO_LOG_LEVEL"] = "99"  # or else the profiler prints when it starts and stops
+    of_all_threads = _ExperimentalConfig(profile_all_threads=True)  # also the communication thread
     with profile(activities=[ProfilerActivity.CPU], experimental_config=of_all_threads) as seen:
         seconds = step_seconds(model, works)
     seen.export_chrome_trace(path)
@@ -80,10 +83,10 @@ def profiled(model, works, path) -> float:
 
 
 def both_traced(Wrapper: Callable, path: str, bandwidth: float):
-    """On each rank: (seconds without messages, seconds of torch's DDP, the spans of the wrapper's
-    step)."""
+    """On each rank: (seconds of a step without messages, seconds of torch's DDP, the spans of the
+    wrapper's step). path: to which rank 0 writes torch's trace."""
     model, works = torchs(paced_layers())
-    step_seconds(model, works)  # after its first step DDP divides its buckets anew
+    step_seconds(model, works)  # DDP rebuilds its buckets after its first step
     alone = step_seconds(paced_layers())
     works.clear()
     with slow_link(ranks_per_node=1, seconds_per_message=0, bytes_per_second=bandwidth):
@@ -93,24 +96,24 @@ def both_traced(Wrapper: Callable, path: str, bandwidth: float):
 
 
 class TracedRounds:
-    """Called, it measures both steps: {"yours", "torch's": exposed seconds by the trace, and each
-    ", clock": by the stopwatch}, (rounds,) each.
+    """Rounds that measure both steps, for `measure`. A call returns {"yours", "torch's": exposed
+    seconds by the trace, "yours, clock", "torch's, clock": by the stopwatch}, (rounds,) each.
 
-    exposed: exposed(compute, messages) -> seconds, of lists of (start, end).
+    exposed: exposed(compute, messages) -> seconds, of two lists of (start, end).
     """
 
     def __init__(self, Wrapper, exposed, bandwidth=15e6, rounds=6, nproc=4):
         self.Wrapper, self.exposed, self.bandwidth = Wrapper, exposed, bandwidth
         self.rounds, self.nproc = rounds, nproc
-        self.folder = tempfile.TemporaryDirectory()  # it is removed with this object
+        self.folder = tempfile.TemporaryDirectory()  # is removed together with this object
         self.paths = {
             name: os.path.join(self.folder.name, file)
             for name, file in (("yours", "yours.json"), ("torch's", "torchs.json"))
         }
 
     def intervals(self, name: str) -> dict[str, list[tuple[float, float]]]:
-        """{"forward", "backward", "network": [(start, end), ...] of rank 0, in seconds}, by the
-        trace of the last round."""
+        """{"forward", "backward", "network": [(start, end), ...]} of rank 0, in seconds, read from
+        the trace of the last round. name: "yours" or "torch's"."""
         return {
             what: trace.intervals(
                 self.paths[name], lambda e, its=its: its in (e["name"], e.get("cat"))
@@ -136,7 +139,7 @@ class TracedRounds:
         return {name: np.array(seconds) for name, seconds in found.items()}
 
     def spans(self) -> dict[str, list[tuple]]:
-        """{name: spans of rank 0}, by the traces, as `plots.step_timeline` draws them."""
+        """{name: spans of rank 0}, read from the traces, as `plots.step_timeline` draws them."""
         return {
             name: [
                 (0, "network" if what == "network" else "compute", what, start, end)
