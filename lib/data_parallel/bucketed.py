@@ -1,13 +1,13 @@
-"""Buckets: all-reduce a bucket, not a parameter; and while backward still computes the next one (Li
-et al. 2020).
+"""Data parallelism with buckets: several gradients share one all-reduce, which can start while
+backward still computes the gradients of the next bucket (Li et al. 2020).
 
     naive      [-][-][--][-][--][-][-][--]      P messages, alpha each
     buckets    [-----][------][-----]           as many bytes, alpha a few times
 
-Copying gradients into a flat buffer and back costs memory traffic of twice their size, far below
-the network's time.
+A bucket's gradients are copied into a flat buffer and back. This takes far less time than the
+network does for the same bytes.
 
-Overlap: a bucket leaves while backward still computes the next one's gradients.
+Overlap: a bucket is sent while backward still computes the gradients of the next one.
 
     this thread     [ forward ][ backward: w3    w2    w1    w0 ][ wait ][ update ]
                                            |hook |hook |hook
@@ -15,15 +15,15 @@ Overlap: a bucket leaves while backward still computes the next one's gradients.
                                                                    ^ only this much is exposed
 
 autograd calls a hook when a parameter's gradient is complete. Each bucket has a flat buffer with a
-slot for each of its parameters. The hook moves g/N into its slot: the sum of these over the ranks
-is the mean. The last hook of a bucket starts the bucket's all-reduce on the communication thread
-(`collectives.start`). In the end the slots become the parameters' `.grad`, so nothing is copied
-back (torch's DistributedDataParallel: `gradient_as_bucket_view=True`).
+slot for each of its parameters. The hook writes g/N into the slot, because the sum of g/N over the
+ranks is the mean. The last hook of a bucket starts the bucket's all-reduce on the communication
+thread (`collectives.start`). In the end the slots become the parameters' `.grad`, so nothing is
+copied back (torch's DistributedDataParallel: `gradient_as_bucket_view=True`).
 
-All ranks must start the same buckets in the same order, but need not use the same parameters: on a
-rank where bucket 1 is complete and bucket 0 is not, bucket 1 waits. What is still not started when
-backward has ended, `average_gradients` starts. So ranks may even skip backward altogether, and
-contribute zeros.
+All ranks must start the same buckets in the same order, although they need not use the same
+parameters. So on a rank where bucket 1 is complete and bucket 0 is not, bucket 1 waits, and
+`average_gradients` starts the buckets that have not been started when backward has ended. A rank
+may even skip backward altogether; it then contributes zeros.
 """
 
 import contextlib
@@ -71,8 +71,8 @@ def reduce_bucket(
 
 
 class BucketedDataParallel(Replicated):
-    """`module` on every rank, gradients averaged in buckets of at most `capacity` bytes,
-    after backward."""
+    """`module` on every rank. After backward, the gradients are averaged in buckets of at most
+    `capacity` bytes."""
 
     def __init__(
         self,
@@ -91,15 +91,15 @@ class BucketedDataParallel(Replicated):
 
 # exercise: lab1.OverlappedDataParallel
 class OverlappedDataParallel(Replicated):
-    """`module` on every rank; backward starts the all-reduce of a bucket as soon as its gradients
-    are there.
+    """`module` on every rank. Backward starts the all-reduce of a bucket as soon as its gradients
+    are ready.
 
-    all_reduce runs on the communication thread: until `average_gradients` has returned, the group
-    is in use there. start(all_reduce, tensor, group) begins it, and returns what has a `wait()`:
-    another one for a transport that runs in the background by itself, as `dist.all_reduce(tensor,
-    group=group, async_op=True)` does.
-    The tensors in `.grad` are used again in the next step: clone one that you want to keep.
-    Raises RuntimeError from backward, if a gradient changes after its bucket has left.
+    all_reduce runs on the communication thread, so do not use the group for anything else until
+    `average_gradients` has returned. start(all_reduce, tensor, group) begins it and returns an
+    object with a `wait()`. Pass another `start` for a transport that runs in the background by
+    itself, as `dist.all_reduce(tensor, group=group, async_op=True)` does.
+    The tensors in `.grad` are used again in the next step, so clone one that you want to keep.
+    Raises RuntimeError from backward if a gradient changes after its bucket has been sent.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class OverlappedDataParallel(Replicated):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:  # type: ignore[override]
-        """A context in which backward only accumulates gradients: none leaves this rank."""
+        """A context in which backward only accumulates gradients and sends none of them."""
         before, self.syncs = self.syncs, False
         try:
             yield

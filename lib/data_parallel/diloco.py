@@ -1,16 +1,17 @@
-"""DiLoCo: ranks train alone for H local steps, and then synchronise (Douillard et al. 2023). 1/H of
-data parallelism's messages.
+"""DiLoCo: ranks train alone for H local steps and then synchronise, which takes 1/H of the messages
+of data parallelism (Douillard et al. 2023).
 
     rank 0  w  --H local steps->  w_0  \\
     rank 1  w  --H local steps->  w_1   }  D = w - mean(w_0, ... w_{N-1})  w  <-  w - eta (D + mu v)
     rank 2  w  --H local steps->  w_2  /   v <- mu v + D
 
-The inner steps are AdamW's, each rank on its own shard of the data; their state stays on the rank.
-Their mean change, D, is the outer gradient (the paper's pseudo-gradient), and an outer step of SGD
-with Nesterov's momentum follows: with eta 0.7 and mu 0.9 in the paper, H 500. With H = 1, plain SGD
-inside, eta = 1 and mu = 0 it is data parallelism, for the mean of (w - lr g_r) is w - lr mean(g_r).
+In the inner steps each rank runs AdamW on its own shard of the data, and AdamW's state stays on the
+rank. The mean change of the weights, D, is then used as a gradient, the outer gradient (the paper
+calls it pseudo-gradient), in an outer step of SGD with Nesterov momentum. The paper uses eta 0.7,
+mu 0.9 and H 500. With H = 1, plain SGD as the inner optimizer, eta = 1 and mu = 0, DiLoCo is data
+parallelism, because the mean of (w - lr g_r) is w - lr mean(g_r).
 
-Sends: one all-reduce of all parameters a round, psi elements: psi / H a step.
+Sends: one all-reduce of all parameters per round, so psi / H elements per step for psi parameters.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,13 +35,13 @@ def outer_step(
     group: Group = None,
     all_reduce: Collective = collectives.all_reduce,
 ) -> None:
-    """End a round: all three become what the outer step makes of them, in place, the same on every
-    rank.
+    """End a round: update `parameters`, `start` and `velocity` in place by the outer step.
+    Afterwards they are the same on every rank.
 
-    parameters: after this rank's own inner steps; may be an iterator. start: what they were when
-    the round began, alike on all ranks; velocity: the outer momentum, zeros at first; lists of
-    tensors like the parameters, in their order. lr, momentum: of the outer step. all_reduce(tensor,
-    group) sums in place, on each parameter once.
+    parameters: as they are after this rank's own inner steps; may be an iterator. start: their
+    values when the round began, the same on all ranks. velocity: the outer momentum, zeros at
+    first. Both are lists of tensors like the parameters, in their order. lr, momentum: of the outer
+    step. all_reduce(tensor, group) sums in place, and is called once for each parameter.
     """
     N = dist.get_world_size(group)
     for p, w, v in zip(parameters, start, velocity, strict=True):

@@ -1,16 +1,17 @@
-"""DiLoCo compared with data parallelism at equal steps: validation losses of three seeds, as
-stored, and how they are made.
+"""DiLoCo compared with data parallelism after equally many steps: trains both with three seeds, and
+stores their validation losses.
 
     data parallel  4 ranks average the gradients in every step
     DiLoCo         4 ranks average the weights after every 20 steps: an outer step with eta 1, mu 0
 
-Of both, a step is AdamW's, on 3 of a batch's 12 sequences a rank: equal steps are equal tokens. One
-process computes what ranks compute, but for the order of sums: the mean gradient of equal shares is
-that of the whole batch, and an outer step with eta 1 and mu 0 is a mean of weights. How seeds are
-stored and compared: lib/measuring/seeds.py.
+In both, a step is one of AdamW on 12 sequences, 3 for each rank, so equally many steps see equally
+many tokens. We train in one process, which computes what the ranks would compute, except for the
+order of sums: the mean gradient of equal shares is the gradient of the whole batch, and an outer
+step with eta 1 and mu 0 takes the mean of the weights. lib/measuring/seeds.py says how the losses
+are stored and compared.
 
-`python -m lib.data_parallel` trains all anew, one core and about three minutes, and writes
-seeds.json.
+`python -m lib.data_parallel` repeats all trainings and writes seeds.json. It takes about three
+minutes on one core.
 """
 
 import time
@@ -44,7 +45,8 @@ def shape_of(text):
 
 
 def train(run, seed, steps=STEPS):
-    """[validation loss after EVERY, 2 EVERY, ... steps] of this run and seed, in one process."""
+    """Train this run of RUNS with this seed in one process. Returns [validation loss after EVERY,
+    2 EVERY, ... steps]."""
     text, H, losses = texts.load(), RUNS[run], []
     unseen = seeds.windows(text, SEQ_LEN)
     # the replicas of data parallelism are equal: one model stands for all of them
@@ -65,8 +67,8 @@ def train(run, seed, steps=STEPS):
 
 @torch.no_grad()
 def average_parameters(models):
-    """The outer step with eta 1 and mu 0: every model's parameters become the mean
-    over the models."""
+    """The outer step with eta 1 and mu 0: sets every model's parameters to the mean over all
+    models."""
     for same in zip(*(model.parameters() for model in models), strict=True):
         mean = torch.stack(same).mean(0)
         for p in same:
@@ -74,10 +76,11 @@ def average_parameters(models):
 
 
 def over_a_slow_link(H, outer_step, steps=60, bandwidth=10e6):
-    """On each rank: [(seconds, validation loss) of each EVERY steps], over an emulated link.
+    """Train on ranks over an emulated slow link. Returns on each rank [(seconds that these EVERY
+    steps took, validation loss after them), ...].
 
-    H: local steps for each outer step; with 1 the gradients are averaged in every step. outer_step:
-    as `diloco.outer_step` is called. bandwidth: bytes per second.
+    H: local steps for each outer step; with H = 1 the gradients are averaged in every step instead.
+    outer_step: called as `diloco.outer_step` is. bandwidth: of the link, in bytes per second.
     """
     text, rank, N, found = texts.load(), dist.get_rank(), dist.get_world_size(), []
     model = BucketedDataParallel(GPT(shape_of(text)))

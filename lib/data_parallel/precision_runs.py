@@ -1,4 +1,5 @@
-"""One GPT trained in several precisions, to see what 16 bits lose: the kinds, and a training."""
+"""Trains one GPT in several precisions, to show what 16 bits lose and what fp32 master weights
+recover. KINDS lists the precisions, and `train_in` trains in one of them."""
 
 import torch
 import torch.distributed as dist
@@ -20,9 +21,10 @@ KINDS = {  # name: (dtype of weights, activations and gradients, are there fp32 
 def train_in(
     dtype: torch.dtype, masters: bool, steps: int = 120, rate: float = 3e-5
 ) -> tuple[list[float], float]:
-    """On each rank: (the mean loss over the ranks in each step, the share of the model's weights
-    that ended exactly where they began). AdamW at a constant rate; with masters the gradients are
-    also reduced in fp32."""
+    """Train with AdamW at a constant rate. With masters the gradients are also reduced in fp32.
+
+    Returns on each rank: ([the mean loss over the ranks in each step], the fraction of the model's
+    weights that ended exactly where they began, a sign of updates that were rounded away)."""
     text, rank, N, losses = texts.load(), dist.get_rank(), dist.get_world_size(), []
     model = GPT(Shape(len(text.vocabulary), 32, n_layers=2, hidden=32, n_heads=4)).to(dtype)
     first = [p.detach().clone() for p in model.parameters()]

@@ -1,14 +1,15 @@
-"""Are the replicas still the same? Each rank sends a checksum of every tensor; the first that
-differs is named.
+"""Checks that the replicas are still the same. The ranks exchange a checksum of every tensor, and
+the error names the first one that differs.
 
     rank 0  w: 8f3a...  b: 01c7...  --+
     rank 1  w: 8f3a...  b: 01c7...  --+-- one all-gather, 8 bytes per tensor and rank: equal, or
     rank 2  w: 8f3a...  b: 77e0...  --+   "after step 3 ... in layers.1.bias of Linear: rank 2 ..."
 
-Replicas drift apart in silence: a parameter that no rank averages, a norm's weight that is summed
-nowhere, a checkpoint that one rank alone has loaded. Nothing calls this by itself. A comparison
-reads every tensor once and compares bits, so a difference in rounding counts: replicas with the
-same gradients and the same optimizer have the same bits.
+Replicas drift apart without an error, for example because a parameter is not averaged, the gradient
+of a norm's weight is not summed, or only one rank has loaded a checkpoint. No other code calls this
+check; you do. It reads every tensor once and compares bits, so even a difference in rounding is
+reported. It can be that strict because replicas with the same gradients and the same optimizer have
+the same bits.
 """
 
 import torch
@@ -37,8 +38,8 @@ ADVICE = {
 
 
 class ReplicasDiffer(RuntimeError):
-    """The ranks hold different values. step, name: where it was seen first; ranks: those that are
-    not the majority."""
+    """The ranks have different values. step, name: the step and the first tensor in which this
+    was seen; ranks: those that differ from the majority."""
 
     def __init__(self, text: str, step: int, name: str, ranks: tuple[int, ...]):
         super().__init__(text)
@@ -46,7 +47,7 @@ class ReplicasDiffer(RuntimeError):
 
 
 class Replicas:
-    """Compares a model on the ranks of a group that should hold the same one.
+    """Compares a model on the ranks of a group, all of which should have the same values.
 
         replicas = Replicas(model)  # on every rank of the group
         for step in range(steps):

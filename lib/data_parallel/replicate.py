@@ -1,27 +1,29 @@
-"""One model on every rank, plainly: equal copies, and after backward one all-reduce per parameter.
+"""The simplest data parallelism: every rank starts with a copy of rank 0's model, and after each
+backward one all-reduce per parameter averages the gradients.
 
     rank 0   w = 0.3  --broadcast-->  0.3
-    rank 1   w = 0.9                  0.3        equal once, and with equal gradients equal for ever
-    rank 2   w = 0.1                  0.3
+    rank 1   w = 0.9                  0.3        copies that start equal and get equal gradients
+    rank 2   w = 0.1                  0.3        stay equal
 
-Buffers (the running mean of a batch norm) are no parameters: no gradient keeps them equal. Each
-rank's follow its own shards, and they differ after one step. `broadcast_buffers` makes them rank
-0's; do it before you evaluate or save. (torch's DistributedDataParallel does it before every
-forward.) A batch norm is also where "the same as one process on the whole batch" ends: it
-normalises by the statistics of the shard. A layer norm does not look at other examples.
+Buffers, such as the running mean of a batch norm, have no gradients that would keep them equal.
+Each rank updates its own from its share of the batch, so they differ after one step. Call
+`broadcast_buffers`, which copies rank 0's, before you evaluate or save. (torch's
+DistributedDataParallel does it before every forward.) With a batch norm the ranks also do not
+compute what a single process computes on the whole batch, because each rank normalises by the
+statistics of its share. A layer norm has no such problem, because it treats each example alone.
 
-The plainest data parallelism averages one by one:
+The gradients are averaged one parameter after the other:
 
     forward   backward                     all-reduce w0  all-reduce b0  all-reduce w1  ...   update
     [=======] [====================]       [--]           [-]            [--]                 [=]
 
     g = 1/N (g_0 + g_1 + ... + g_{N-1})  the gradient of the batch's mean loss, for equal shards
 
-N ranks, P parameters of n elements in all: P all-reduces per step, and a ring sends 2(N-1)n
-elements over all ranks. Nothing else happens while they run: the step takes compute +
-communication.
+With N ranks and P parameters of n elements in all, a step has P all-reduces, and with rings the
+ranks together send 2(N-1)n elements. Nothing is computed meanwhile, so the time of a step is the
+sum of compute and communication.
 
-Gradient accumulation: a large batch in k micro-batches, one exchange of gradients.
+Gradient accumulation: a large batch is computed in k micro-batches, with one exchange of gradients.
 
     micro-batch 0     micro-batch 1     ...  micro-batch k-1
     [forward backward][forward backward]     [forward backward ]   per example 1/k of the messages
@@ -30,7 +32,7 @@ Gradient accumulation: a large batch in k micro-batches, one exchange of gradien
     1/C sum_i grad s_i = grad (1/C sum_i s_i)  the gradient of the batch: s_i sums the losses of
                                                micro-batch i, and C counts the tokens of all k
 
-It buys memory too: activations of one micro-batch at a time.
+It also saves memory, because only one micro-batch's activations exist at a time.
 """
 
 import contextlib
@@ -49,8 +51,8 @@ from lib.training.buckets import check_replicated, gradient
 # exercise: lab1.broadcast_parameters
 @torch.no_grad()
 def broadcast_parameters(module: nn.Module, group: Group = None) -> None:
-    """Give every rank of `group` rank 0's parameters and buffers, in place, frozen ones too, tied
-    ones once.
+    """Give every rank of `group` rank 0's parameters and buffers, in place. Frozen ones are sent
+    too, tied ones once.
 
     Sends: one tree broadcast per tensor, (N-1) n elements over all ranks.
     """
@@ -67,11 +69,12 @@ def broadcast_buffers(module: nn.Module, group: Group = None) -> None:
 
 
 class Replicated(nn.Module):
-    """`module` with rank 0's values on every rank of `group`; called, it calls `module`.
+    """The base class of the wrappers: `module` with rank 0's values on every rank of `group`. A
+    call calls `module`.
 
-    all_reduce: all_reduce(tensor, group) sums in place over the ranks. Subclasses say what they
-    reduce, and when. Raises ValueError for a model with shards, or experts, that differ between the
-    ranks of `group`.
+    all_reduce: all_reduce(tensor, group) sums in place over the ranks. Subclasses define what they
+    reduce, and when. Raises ValueError for a model with shards or experts that differ between the
+    ranks of `group`, because rank 0's would overwrite the others'.
     """
 
     def __init__(
@@ -89,17 +92,17 @@ class Replicated(nn.Module):
         return self.module(*inputs, **named)
 
     def trained(self) -> list[nn.Parameter]:
-        """The parameters that have gradients, in the order of the forward pass. A
-        tied one comes once."""
+        """The parameters that are trained, in the order of the forward pass. A tied one is listed
+        once."""
         return [p for p in self.module.parameters() if p.requires_grad]
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which backward only accumulates gradients: none leaves this rank."""
+        """A context in which backward only accumulates gradients and sends none of them."""
         return contextlib.nullcontext()  # nothing leaves before `average_gradients` anyway
 
     def average_gradients(self) -> None:
-        """Call it after backward, before the optimizer: every `.grad` becomes the
-        mean over the ranks."""
+        """Replace every `.grad` by its mean over the ranks. Call it after backward and before the
+        optimizer."""
         raise NotImplementedError
 
 
@@ -124,7 +127,7 @@ def average_gradients(
 
 
 class NaiveDataParallel(Replicated):
-    """`module` on every rank, gradients averaged one by one."""
+    """`module` on every rank. After backward, the gradients are averaged one by one."""
 
     def average_gradients(self) -> None:
         average_gradients(self.trained(), self.group, self.all_reduce)

@@ -1,25 +1,25 @@
-"""Which rank gets which examples, and shards of unequal size.
+"""Which examples each rank gets, and how to train if ranks have different numbers of them.
 
-Every epoch a new permutation, dealt out like cards:
+Every epoch has a new permutation of the examples, which are dealt out to the ranks like cards:
 
     n = 10, N = 4    permutation   7 2 9 0 | 5 1 8 3 | 6 4 [7 2]      padded with its own beginning
                      rank          0 1 2 3 | 0 1 2 3 | 0 1  2 3
 
-Every rank makes the full permutation, from the same seed and epoch, and keeps its part: nothing is
-sent. All ranks get ceil(n/N) examples, so that all take equally many steps; up to N-1 examples are
-seen twice in an epoch.
+Every rank computes the full permutation from the same seed and epoch, and keeps its part, so
+nothing is sent. All ranks get ceil(n/N) examples, because they have to take equally many steps.
+Therefore up to N-1 examples are seen twice in an epoch.
 
-Shards of unequal size, and ranks that run out of data. The batch's loss is a mean over examples;
-the mean over ranks of the ranks' means is another number, unless all ranks hold equally many. With
-c_r examples on rank r, C = sum_r c_r, and s_r the *sum* of rank r's losses:
+Shards of unequal size: the loss of the batch is a mean over examples. The mean of the ranks' means
+is a different number, unless all ranks have equally many examples. With c_r examples on rank r, C =
+sum_r c_r, and s_r, the *sum* of rank r's losses:
 
     L = 1/C sum_r s_r = 1/N sum_r (N/C s_r)  so rank r contributes the gradient of N/C s_r
 
     rank 0   3 examples, losses 1 1 1   mean 1   --+-- mean of means        (1 + 5)/2     = 3  wrong
     rank 1   1 example,  loss   5       mean 5   --+-- mean over examples   (1+1+1+5)/4   = 2  right
 
-A rank without examples contributes nothing, but has to take part in every all-reduce, or the others
-wait for ever (torch: `Join`, "uneven inputs").
+A rank that has run out of examples contributes nothing, but has to take part in every all-reduce,
+because the others would otherwise wait for ever (torch: `Join`, "uneven inputs").
 """
 
 from collections.abc import Iterable, Iterator

@@ -12,12 +12,12 @@ to left: the gradient of the loss is split by rows, runs back through each repli
 gradients of all copies of a parameter are summed in the one that was copied. The loss is taken of
 the gathered outputs, by one process that sees all rows: so shares of unequal size need no weights.
 
-Why it lost to a process per device (Li et al. 2020, "PyTorch Distributed: experiences on
-accelerating data parallel training", section 2): one Python interpreter runs the threads, and its
-lock (the GIL) lets one at a time queue work; the replicas are made anew in every step, n elements
-to each other device and n back, a parameter server's star; the first device also gathers all
-outputs and holds the optimizer, so its memory fills first; and threads end where the machine ends,
-so there is no second node.
+One process per device has replaced it, for four reasons (Li et al. 2020, "PyTorch Distributed:
+experiences on accelerating data parallel training", section 2). All threads share one Python
+interpreter, whose lock (the GIL) lets only one of them queue work at a time. The replicas are made
+anew in every step, with n elements to each other device and n back, as with a parameter server. The
+first device also gathers all outputs and has the optimizer, so its memory is full first. And
+threads cannot leave their machine, so there is no second node.
 """
 
 import copy

@@ -1,5 +1,5 @@
-"""A hybrid step by hand: the gradients, their norm, and the step that uses them, with one message
-for each parameter.
+"""A hybrid training step written out by hand, in its simplest form: which sums complete the
+gradients, which give their norm, and the step that uses both. Each parameter has its own messages.
 
     pp = dp = tp = 2, with sequence parallelism: gradients after backward, and what remains to do
 
@@ -14,9 +14,10 @@ for each parameter.
     one step  forward and backward of the micro-batches (pp, tp)
               | gradients: tied (ends), replicated (tp), all (dp) | norm (tp, pp), clip | update
 
-`Hybrid` does the same in fewer messages: it sums over the data ranks in buckets or shards
-(update.py), sums the tied gradients when the pipeline ends (lib/pipeline/split.py), and sends all
-replicated gradients in one flat buffer. Megatron-LM's finalize_model_grads makes the same sums.
+`Hybrid` (train.py) computes the same with fewer messages. It averages over the data ranks in
+buckets or shards (update.py), sums the tied gradients at the end of the pipeline's run
+(lib/pipeline/split.py), and sends all replicated gradients in one flat buffer. Megatron-LM's
+finalize_model_grads makes the same sums.
 
 Source: Narayanan et al. 2021, sections 2 and 3; Korthikanti et al. 2022, for what sequence
 parallelism leaves to sum.
@@ -46,13 +47,13 @@ from lib.training.model import GPT
 def average_over_mesh(
     sets: Sets, mesh: Mesh, ends: Group, all_reduce: Collective = collectives.all_reduce
 ) -> None:
-    """Make each `.grad` that of the mean loss over the whole batch, in place. Every parameter has
-    one.
+    """Turn each `.grad`, in place, into the gradient of the mean loss over the whole batch. Every
+    parameter has a `.grad`.
 
-    sets: this rank's parameters, `Sets`, in the same order on all ranks that share them; no
+    sets: this rank's parameters, `Sets`, in the same order on all ranks that share them; without
     experts. mesh: of pp, dp and tp. ends: the group of the first and the last stage of this
-    pipeline, where tied ones are; not a member: None. Sends: an all-reduce for each tied one over
-    ends, each replicated one over tp, and each of all of them over dp.
+    pipeline, which have the tied parameters; None on the stages in between. Sends: an all-reduce
+    over `ends` for each tied gradient, one over tp for each replicated one, one over dp for each.
     """
     for parameter in sets.tied:
         all_reduce(parameter.grad, ends)
@@ -92,12 +93,12 @@ def squares(parameters):
 
 # exercise: lab6.HybridByHand
 class HybridByHand:
-    """This rank's part of a GPT on a mesh of pp, dp and tp, in sequence parallel, put together from
-    the other labs.
+    """This rank's part of a GPT on a mesh of pp, dp and tp, with sequence parallelism, put together
+    from the other labs. It is used like `Hybrid`.
 
-    Used as `Hybrid` is, with average(sets, mesh, ends) and norm_of(sets, mesh) as above: one stage
-    on each rank of a pipeline, 1F1B, plain data parallelism. part: this rank's parameters, under
-    the full model's names; sets: `Sets`.
+    It has one stage on each rank of a pipeline, the schedule 1F1B, and plain data parallelism.
+    average(sets, mesh, ends) and norm_of(sets, mesh) are the two functions above, or yours. part:
+    this rank's parameters, under the full model's names; sets: the same as `Sets`.
     """
 
     def __init__(
@@ -110,12 +111,12 @@ class HybridByHand:
         average: Callable = average_over_mesh,
         norm_of: Callable = norm_over_mesh,
     ) -> None:
-        """model: the full `lib.training.model.GPT`, alike on all ranks; it stays as it is. mesh: a
-        Mesh with pp, dp and tp.
+        """model: the full `lib.training.model.GPT`, the same on all ranks; it is not changed. mesh:
+        a Mesh with pp, dp and tp.
 
-        tokens: (rows, T) int64, `local_batch` of a batch, as `backward` will get them. b: rows of a
-        micro-batch; the last one may have fewer. make_optimizer(parameters): a torch optimizer.
-        Sends: what makes links, and the pipeline's shape inference.
+        tokens: (rows, T) int64, this rank's `local_batch`, of the shape that `backward` will get.
+        b: rows of a micro-batch; the last one may have fewer. make_optimizer(parameters): a torch
+        optimizer. Sends: what the pipeline's links and its shape inference send.
         """
         self.mesh, self.b, self.average, self.norm_of = mesh, b, average, norm_of
         self.part = sequence_parallel_gpt(model, mesh.group("tp"))
@@ -159,7 +160,8 @@ class HybridByHand:
         return norm
 
     def step(self) -> None:
-        """Update, and forget the gradients. Sends nothing: tied copies get equal updates."""
+        """Update, and clear the gradients. Sends nothing, because both copies of a tied parameter
+        have equal gradients and therefore get equal updates."""
         self.optimizer.step()
         for parameter in self.parameters:
             parameter.grad = None

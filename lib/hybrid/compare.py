@@ -1,4 +1,4 @@
-"""A model on a mesh next to a single process that trains the full model on the full batch.
+"""Compares a model on a mesh with a single process that trains the full model on the full batch.
 
     mesh = mesh_of(dp=4, tp=2)
     part = parallel_gpt(model, mesh.group("tp"))      ...backward, average over dp...
@@ -8,9 +8,10 @@
 
     dtensor_norm(parameters)                                 |g| of torch's DTensors
 
-`tied_not_summed` and `replicated_counted_tp_times` are mistakes that train without an error.
+`tied_not_summed` and `replicated_counted_tp_times` show two mistakes with which training runs
+without an error.
 
-Sizes are small and values are float64, so that what should be equal is equal up to rounding.
+Use small sizes and float64, so that values that should be equal are equal up to rounding.
 """
 
 import logging
@@ -35,8 +36,9 @@ def gradient_errors(
     targets: torch.Tensor,
 ) -> dict[str, float]:
     """{"sharded": ..., "replicated": ...}: the largest error of a gradient of this rank's `part`,
-    relative to the largest value of the model's gradient. (Not of each parameter's own: the
-    gradient of a key's bias is 0 but for rounding, because softmax ignores a shift of all scores.)
+    relative to the largest value in the gradient of the full model. (An error relative to each
+    parameter's own gradient would be meaningless for the bias of the keys: its gradient is 0 except
+    for rounding, because softmax ignores a shift of all scores.)
 
     part: of `parallel_gpt` or `sequence_parallel_gpt`, without a pipeline. model: the full model,
     whose gradients are computed here and stay in its `.grad`. tokens, targets: (B, T) int64, the
@@ -59,7 +61,7 @@ def gradient_errors(
 
 def parameters_held(shape, sizes) -> tuple[dict[str, int], dict[str, int]]:
     """On each rank: its coordinates, and how many parameters of a GPT of this shape it has in each
-    set, in sequence parallel, as {"sharded": ..., "replicated": ..., "tied": ...}.
+    set under sequence parallelism, {"sharded": ..., "replicated": ..., "tied": ...}.
 
     sizes: of the axes pp, dp and tp, as keyword arguments of `mesh_of`.
     """
@@ -106,11 +108,12 @@ def dtensor_norm(parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor:
 
 
 def tied_not_summed(sets: Sets, mesh: Mesh, ends: Group) -> None:
-    """`average_over_mesh` with a mistake: the two uses of the tied matrix are not added."""
+    """`average_over_mesh` with a mistake: the gradients of the tied matrix's two uses are not
+    added."""
     average_over_mesh(sets._replace(tied=[], sharded=[*sets.sharded, *sets.tied]), mesh, ends)
 
 
 def replicated_counted_tp_times(sets: Sets, mesh: Mesh) -> torch.Tensor:
     """`norm_over_mesh` with a mistake: the squares of replicated parameters are added up over tp,
-    where every rank has the same ones."""
+    although all tp ranks have the same gradients of these, so they count tp times."""
     return norm_over_mesh(sets._replace(replicated=sets.replicated * mesh.size("tp")), mesh)

@@ -4,11 +4,11 @@
                   --ring over cp--> my heads' output --row split--> (B, t, D)
 
 A rank of the mesh has t = T/cp tokens and H/tp heads. Its keys and values are sent around the ring
-of the ranks that have the same heads: 1/tp of what they would be without tensor parallelism. f and
-g communicate t tokens instead of T. Apart from that the two do not interact.
+of the ranks that have the same heads, and are 1/tp as large as without tensor parallelism. f and g
+communicate t tokens instead of T. Otherwise the two kinds of parallelism do not interact.
 
-`lib.tensor_parallel.context_parallel` does the same to the plain GPT. Two modules change: the one
-that knows the position of a token, and the one that looks at other tokens.
+`lib.tensor_parallel.context_parallel` does the same to the plain GPT. Only two modules change: the
+embedding, which needs the position of a token, and attention, which reads other tokens.
 """
 
 import torch
@@ -20,12 +20,12 @@ from lib.tensor_parallel.context_parallel import ContextAttention
 
 
 def split_over_context(part, layout, group):
-    """Change `part`, a ParallelGPT or SequenceParallelGPT, to one of this rank's tokens; names stay
-    as they are.
+    """Change `part`, a ParallelGPT or SequenceParallelGPT, in place so that it works on this rank's
+    tokens only. The names of its parameters stay.
 
-    layout: [positions of rank 0, of rank 1, ...], as many on each: then the mean over the ranks is
-    the batch's. Sends nothing now. Raises ValueError for unequal shares, and for a model with
-    dropout, which the ring does not have.
+    layout: [positions of rank 0, of rank 1, ...], equally many on each, so that the mean over the
+    ranks is the mean of the batch. Sends nothing now. Raises ValueError for unequal shares, and for
+    a model with dropout, which ring attention does not support.
     """
     if len({len(positions) for positions in layout}) > 1:
         shares, cp = [len(positions) for positions in layout], len(layout)
@@ -44,14 +44,15 @@ def split_over_context(part, layout, group):
 
 
 def columns_of(attention):
-    """x and the q, k and v of a ParallelAttention -> this rank's columns, with its
-    tensor-parallel group."""
+    """The `column_linear` for ContextAttention: a function of x and the layers q, k and v that
+    computes this rank's columns over the attention's tensor-parallel group."""
     return lambda x, linears: attention.column_linear(x, linears, attention.group)
 
 
 class OwnPositions(nn.Module):
-    """The table of positions as this rank counts them: index i is its i-th token. The table is
-    replicated on every rank."""
+    """The embedding of positions for this rank's tokens: i is the index of a token on this rank,
+    and the vector is that of its position in the sequence. The table is replicated on every
+    rank."""
 
     def __init__(self, table, positions):
         super().__init__()

@@ -1,10 +1,12 @@
-"""Experts on the mesh: a GPT whose every other MLP is a mixture, its experts over ep, its attention
-over tp.
+"""Experts on the mesh: a GPT in which every other MLP is a mixture of experts. The experts are
+split over ep, and attention over tp.
 
     rows over dp x ep  ep ranks are data ranks: each has its own rows, and E/ep of the experts
-    attention          sharded over tp; x leaves it alike on all tp ranks
+    attention          sharded over tp; its output is the same on all tp ranks
     mixture            each tp rank routes x and sends it over its own ep group; experts are not
                        sharded over tp
+
+With a pipeline the auxiliary losses of the mixtures need care:
 
     stage 0    ... --> mixture --> + --> next stage            no loss here: it is the last stage's
                           |auxiliary loss a_j of micro-batch j
@@ -13,9 +15,10 @@ over tp.
     L = sum_j b_j/B (cross-entropy_j + sum over mixtures a_j)   this rank's rows: b_j of B in
                                                                 micro-batch j
 
-The last stage knows only its own mixtures. Therefore each mixture adds its a_j along the way:
-`carry` returns x as it is, and in backward gives a_j its part of the gradient, dL/da_j = b_j/B,
-whatever gradient arrives from the later layers. (Megatron-LM's MoEAuxLossAutoScaler.)
+The loss is computed on the last stage, which does not have the a_j of mixtures on earlier stages.
+Therefore each mixture starts the backward pass of its own a_j: `carry` returns its input unchanged,
+and in backward gives a_j the gradient dL/da_j = b_j/B, whatever gradient arrives from the later
+layers. (Megatron-LM: MoEAuxLossAutoScaler.)
 
 The tp ranks compute the same experts on the same rows, which is wasteful but simple. Megatron-LM
 shards the experts over tp as well, or lets tp ranks route different tokens.
@@ -34,17 +37,17 @@ from lib.training.model import GPT
 
 
 def expert_gpt(model: GPT, group: Group, ep: Group, rows: int) -> nn.Module:
-    """This rank's part of `model`, a `lib.moe.gpt.MoEGPT` alike on all ranks; for Hybrid:
-    partial(..., ep=, rows=).
+    """This rank's part of `model`, a `lib.moe.gpt.MoEGPT` that is the same on all ranks. As the
+    `split` of a Hybrid, pass partial(expert_gpt, ep=..., rows=...).
 
-    group: over tp. ep: the group over ep. rows: of this rank's share of the batch, B.
-    The loss that a Hybrid returns is the cross-entropy alone; gradients are those of all of L.
-    Sends nothing. Raises ValueError where ep does not divide E, or tp a size.
+    group: over tp. ep: the group over ep. rows: B, the rows of this rank's share of the batch.
+    The loss that a Hybrid returns is the cross-entropy only, but the gradients are those of all of
+    L. Sends nothing. Raises ValueError if ep does not divide E, or tp does not divide a size.
     """
     plain = copy.deepcopy(model)
     for block in plain.blocks:
         if isinstance(block, MoEBlock):
-            block.mlp = block.mlp.experts[0]  # anything that can be sharded; it does not stay
+            block.mlp = block.mlp.experts[0]  # any MLP that can be sharded; it is replaced below
     part = parallel_gpt(plain, group)
     for i, block in enumerate(model.blocks):
         if isinstance(block, MoEBlock):
@@ -55,8 +58,8 @@ def expert_gpt(model: GPT, group: Group, ep: Group, rows: int) -> nn.Module:
 
 
 class ExpertBlock(MoEBlock):
-    """A ParallelBlock with a mixture, which adds its auxiliary losses along the way: (b, t,
-    D) -> (b, t, D)."""
+    """A ParallelBlock with a mixture in place of the MLP, whose backward includes the mixture's
+    auxiliary losses: (b, t, D) -> (b, t, D)."""
 
     def __init__(self, block, moe, auxiliary, z, rows):
         super().__init__(block, moe)
@@ -69,8 +72,8 @@ class ExpertBlock(MoEBlock):
 
 
 def carry(y, loss):
-    """y, any shape, as it is; backward gives `loss`, (), the gradient 1: as if it had been added to
-    what y leads to."""
+    """Returns y, of any shape, unchanged. In backward `loss`, (), gets the gradient 1, as if it had
+    been added to the final loss."""
     return _Carry.apply(y, loss)
 
 

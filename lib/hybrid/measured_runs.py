@@ -1,20 +1,21 @@
-"""The course's own runs on this machine: the parts of a step, measured separately, and full
-steps to compare them with.
+"""Hybrid training measured on this machine: the parts of a step, each by itself, and full steps, to
+see whether a cost model that adds up the parts predicts the full step.
 
-    apart     embedding | a stage's layers | head, loss    and back, for every micro-batch of a step
+    parts     embedding | a stage's layers | head, loss    and back, for every micro-batch of a step
               copies into buckets, the optimizer           per parameter
               all-reduces of 1 number, and of LARGE        alpha and beta
     full      Hybrid.backward, Hybrid.step
 
-`lib.cost.measured` puts the first together to the second: m micro-batches, L layers, stages that
-wait for each other, bytes. Things are measured as they occur: all ranks at the same time, for ranks
-that compute side by side share caches and memory; as many layers in a row as a stage has, for the
-memory of the first is cold when backward comes to it; and one part after the other, again and
-again, so that a slow second is slow for all.
+`lib.cost.measured` predicts the full step from the parts, from m micro-batches, L layers, stages
+that wait for each other, and bytes. The parts are measured under the conditions of a full step. All
+ranks run at the same time, because ranks on one machine share its memory bandwidth and caches. As
+many layers run in a row as a stage has, because the caches no longer have the first layer's data
+when backward reaches it. And the parts are measured in turns, round after round, so that a second
+in which the machine is slow affects all of them.
 
-Ranks that split a layer wait for the slower one at each all-reduce, and no mean of their times
-contains that wait. So where tensor parallelism sends an activation, the parts send one number: the
-wait, and alpha, are in the layer's time.
+Ranks that split a layer wait for the slowest one at each all-reduce, and averaging their times
+would lose that wait. Therefore the parts all-reduce a single number wherever tensor parallelism
+sends an activation, so that a layer's time includes the wait and alpha.
 """
 
 import itertools
@@ -32,20 +33,19 @@ from lib.hybrid.train import Hybrid, local_batch, mesh_of
 from lib.tensor_parallel import parallel_gpt, vocab_parallel_cross_entropy
 from lib.training.model import GPT
 
-LARGE = 1 << 20  # numbers of the all-reduce that beta comes from: 4 MB
+LARGE = 1 << 20  # elements of the all-reduce from which beta is computed: 4 MB
 
 
 def measured_runs(runs, shape, rows, rounds):
-    """On every rank: {name: {"compute": (rounds, 5), "link": (rounds, 2), "step": (rounds,)}},
-    lists of seconds.
+    """Measure each of `runs` in turns. Returns on every rank {name: {"compute": (rounds, 5),
+    "link": (rounds, 2), "step": (rounds,)}}, lists of seconds, each that of the slowest rank.
 
-    Each is the slowest rank's.
-
-    runs: {name: (sizes, b)}: `mesh_of(**sizes)`, and the rows of a micro-batch. shape: of the GPT,
-    sequences of seq_len; rows: of the whole batch. compute: forward, backward, first, last, update,
-    as `lib.cost.measured.Compute`. link: alpha, beta of a ring that takes as long as
-    `collectives.all_reduce`. The first round is not kept. Sends: as `Hybrid`, all-reduces and
-    barriers. Raises ValueError as `Mesh`, `local_batch` and `Hybrid` do.
+    runs: {name: (sizes, b)}, the mesh `mesh_of(**sizes)` and the rows of a micro-batch. shape: of
+    the GPT; sequences have seq_len tokens. rows: of the whole batch. "compute": forward, backward,
+    first, last, update, as in `lib.cost.measured.Compute`. "link": the alpha and beta of a ring
+    that takes as long as `collectives.all_reduce`. The first round is a warm-up and not returned.
+    Sends: what `Hybrid` sends, all-reduces and barriers. Raises ValueError as `Mesh`, `local_batch`
+    and `Hybrid` do.
     """
     made = {name: MeasuredRun(*run, shape, rows) for name, run in runs.items()}
     found = {name: {"compute": [], "link": [], "step": []} for name in runs}
@@ -63,8 +63,8 @@ def measured_runs(runs, shape, rows, rounds):
 
 
 class MeasuredRun:
-    """A Hybrid with AdamW on one mesh; and the probe, a GPT of one stage's layers that
-    sends single numbers."""
+    """A Hybrid with AdamW on one mesh, for full steps; and for the parts the probe, a GPT with the
+    layers of one stage whose all-reduces send a single number."""
 
     def __init__(self, sizes, b, shape, rows):
         mesh = mesh_of(**sizes)
@@ -79,7 +79,7 @@ class MeasuredRun:
         self.optimizer = torch.optim.AdamW(self.probe.parameters())
 
     def step(self):
-        """Seconds of one step."""
+        """Seconds of one full step."""
         began = time.monotonic()
         self.hybrid.backward(self.tokens, self.targets).item()
         self.hybrid.step()
@@ -87,7 +87,7 @@ class MeasuredRun:
         return time.monotonic() - began
 
     def compute(self):
-        """[forward, backward, first, last, update], seconds: the mean over the
+        """[forward, backward, first, last, update] in seconds. The first four are means over the
         micro-batches of a step."""
         cut = list(
             zip(self.tokens.split(self.hybrid.b), self.targets.split(self.hybrid.b), strict=True)
@@ -105,8 +105,8 @@ class MeasuredRun:
         return [*each, held * (time.monotonic() - began)]
 
     def link(self, times=5):
-        """[alpha, beta] of a ring that takes as long as `collectives.all_reduce`; alpha 0 where
-        compute has it."""
+        """[alpha, beta] of a ring that takes as long as `collectives.all_reduce`. alpha is 0 with
+        tensor parallelism, because the times of `compute` include it then."""
         N, seconds = dist.get_world_size(), []
         for numbers in (1, LARGE):
             tensor, clock = torch.zeros(numbers), [now()]
@@ -120,7 +120,8 @@ class MeasuredRun:
         return [alpha if dist.get_world_size(self.hybrid.tp) == 1 else 0.0, beta]
 
     def of_parts(self, tokens, targets):
-        """[forward, backward, first, last], seconds for one micro-batch, (b, T) each."""
+        """[forward, backward, first, last], seconds for one micro-batch, tokens and targets of
+        (b, T) each. forward and backward are those of one layer."""
         part, clock = self.probe, [now()]
         vectors = part.embedding(tokens)  # (b, T, D)
         clock.append(now())
@@ -138,7 +139,7 @@ class MeasuredRun:
         vectors.backward(x.grad)
         clock.append(now())
         embedded, forward, last, backward, first = (b - a for a, b in itertools.pairwise(clock))
-        # a backward is taken to be twice a forward
+        # backward is assumed to take twice as long as forward, so a third of both is a forward
         return [
             forward / len(part.blocks),
             backward / len(part.blocks),
@@ -148,19 +149,19 @@ class MeasuredRun:
 
 
 def meet(tensor, group=None, op=None):
-    """In place of an all-reduce: the ranks meet, one number is sent, and `tensor`
-    stays as it is."""
+    """Replaces an all-reduce: the ranks wait for each other and send one number, and `tensor` is
+    not changed."""
     if dist.get_world_size(group) > 1:
         collectives.all_reduce(tensor.new_zeros(1), group)
     return tensor
 
 
 def nothing(tensor, group=None):
-    """In place of an all-reduce: what is left is what the rank computes."""
+    """Replaces an all-reduce: sends nothing, so that only what the rank computes is measured."""
     return tensor
 
 
 def now():
-    """Seconds, once the device has caught up."""
+    """The time in seconds, after the device has finished what was queued."""
     backend.synchronize()
     return time.monotonic()

@@ -1,14 +1,15 @@
-"""A GPT on paced ranks: the real one, but a layer's matmuls take the time that they are told to.
+"""A GPT on paced ranks: it computes what `parallel_gpt` computes, but the matmuls of a layer take a
+given time. Two cores can show in this way what a placement of the ranks on nodes costs.
 
-    half a layer    f --[ products ....... wait ]-- g        forward: from f to g
-                    f --[ wait ....... products ]-- g        backward: from g to f
+    half a layer    f --[ matmuls ........ wait ]-- g        forward: from f to g
+                    f --[ wait ........ matmuls ]-- g        backward: from g to f
 
-Its values are those of `parallel_gpt`. Time between f and g is at least what was told, arithmetic
-included; f, g, messages, norms, the optimizer take what they take. So a `Hybrid` of it shows on two
-cores what a placement costs on devices that compute as fast as you say, with the network of
-`collectives.slow_link` (lib/measuring/paced.py says why). For f, g and gradients recursive doubling
-is named, which between 2 ranks is one exchange; what the front door would choose for long messages
-is best over loopback.
+Between f and g a rank computes, and then sleeps until the given time is over. All else, such as f,
+g, other messages, norms and the optimizer, takes its real time. A `Hybrid` of such a GPT behaves
+like one on devices of that speed, with the network of `collectives.slow_link`
+(lib/measuring/paced.py says why). f, g and the averaging of gradients use recursive doubling, which
+is a single exchange between 2 ranks. `collectives.all_reduce` would choose another algorithm for
+long messages, namely the one that is fastest over loopback.
 """
 
 import time
@@ -35,11 +36,11 @@ from lib.training.model import GPT
 
 
 def paced_gpt(model, group=None, forward=0.0, backward=0.0):
-    """`parallel_gpt` for the `split` of a `Hybrid`: partial(paced_gpt, forward=4e-3,
+    """A paced `parallel_gpt`. As the `split` of a `Hybrid`, pass partial(paced_gpt, forward=4e-3,
     backward=8e-3).
 
-    forward, backward: seconds of one layer for one micro-batch on one rank alone; each of tp ranks
-    takes 1/tp of it.
+    forward, backward: seconds of one layer for one micro-batch without tensor parallelism; each of
+    tp ranks takes 1/tp of it.
     """
     part = parallel_gpt(model, group, recursive_doubling_all_reduce)
     halves = 2 * dist.get_world_size(group)
@@ -52,21 +53,21 @@ def paced_gpt(model, group=None, forward=0.0, backward=0.0):
 
 
 class Pace:
-    """f and g of one half of a layer, and the wait between them."""
+    """The f and g of one half of a layer (attention or MLP), and the wait between them."""
 
     def __init__(self, forward, backward):
         self.forward, self.backward = forward, backward  # seconds
-        self.began = None  # when this half began, whichever way
+        self.began = None  # when this half's forward or backward began
 
     def begin(self, _=None):
-        backend.synchronize_stream()  # on a GPU what this half computes with may not have come yet
+        backend.synchronize_stream()  # on a GPU this half's input may not be computed yet
         self.began = time.monotonic()
 
     def wait(self, seconds):
         time.sleep(max(0.0, self.began + seconds - time.monotonic()))
 
     def input_mapping(self, x, group):
-        """f: x as it is. In backward: the rest of the wait, and then the sum."""
+        """f: returns x. In backward it waits until this half's time is over, and then sums."""
         x = copy_to_group(x, group, recursive_doubling_all_reduce)
         if x.requires_grad:
             x.register_hook(lambda _: self.wait(self.backward))
@@ -74,7 +75,7 @@ class Pace:
         return x
 
     def output_mapping(self, x, group):
-        """g: the rest of the wait, and then the sum. In backward: the wait begins."""
+        """g: waits until this half's time is over, and then sums. In backward that time begins."""
         if x.requires_grad:
             x.register_hook(self.begin)
         self.wait(self.forward)
@@ -85,22 +86,22 @@ class DoublingUpdate(ReplicatedUpdate):
     """A `ReplicatedUpdate` whose gradients are summed by recursive doubling."""
 
     def average_gradients(self):
-        """As of ReplicatedUpdate."""
+        """As `ReplicatedUpdate.average_gradients`."""
         for bucket in self.buckets:
             reduce_bucket(bucket, self.group, recursive_doubling_all_reduce)
 
 
 def placed_steps(placements, shape, rows, b, compute, link, steps):
-    """On every rank: {name: [seconds of each step, on the slowest rank]} of a paced GPT in each
-    placement.
+    """Train a paced GPT in each placement. Returns on every rank {name: [seconds of each step, on
+    the slowest rank]}.
 
-    placements: {name: (sizes, ranks_per_node)}: a mesh of pp, dp and tp, in the order that you
-    like, slowest first, and how many neighbours share a node.
-    shape: of the GPT; sequences are seq_len long. rows, b: of the whole batch, and of a
-    micro-batch. compute: (forward, backward), as of `paced_gpt`. link: (alpha, beta) between nodes,
-    seconds and seconds per byte. One step of each placement, then again, so that a slow second is
-    slow for all; the first steps are not timed. Sends: as `Hybrid`, and barriers. Raises ValueError
-    as `Mesh`, `local_batch` and `slow_link` do.
+    placements: {name: (sizes, ranks_per_node)}: the sizes of a mesh of pp, dp and tp, in any order,
+    the axis that varies slowest first; and how many neighbouring ranks share a node.
+    shape: of the GPT; sequences have seq_len tokens. rows, b: rows of the whole batch, and of a
+    micro-batch. compute: (forward, backward), as in `paced_gpt`. link: (alpha, beta) between nodes,
+    seconds and seconds per byte. The placements take turns, one step each, so that a second in
+    which the machine is slow affects all of them; the first step of each is not timed. Sends: what
+    `Hybrid` sends, and barriers. Raises ValueError as `Mesh`, `local_batch` and `slow_link` do.
     """
     alpha, beta = link
     split = partial(paced_gpt, forward=compute[0], backward=compute[1])
@@ -130,8 +131,8 @@ def placed_steps(placements, shape, rows, b, compute, link, steps):
 
 
 def slowest(seconds):
-    """Lists of numbers, as long on every rank: the largest of the ranks' numbers, place by place,
-    on every rank."""
+    """The element-wise maximum over all ranks of `seconds`, lists of numbers of the same shape on
+    every rank; returned on every rank. Sends: an all-reduce."""
     largest = torch.tensor(seconds, dtype=torch.float64, device=backend.device())
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     return largest.tolist()

@@ -1,5 +1,5 @@
-"""How each parameter is sharded and replicated over the mesh, and what follows for its gradient and
-for the norm.
+"""Over which axes of the mesh each parameter is sharded or replicated. From this follows over which
+ranks its gradient has to be averaged or summed, and how often it counts in the norm.
 
     set         parameters         sharded  replicated    a rank's gradient is of  so
                                    over     over
@@ -11,21 +11,21 @@ for the norm.
                 = head                      + last stage
     experts                        pp ep    dp cp tp      its ep ranks' tokens     mean dp cp, / ep
 
-Data: dp, ep and cp together. A context rank is a data rank with other tokens in place of other
-rows: if all have equally many, the mean of their means is the batch's. An ep rank is one with other
-experts; what it computes for the tokens of others comes to its experts' gradients as a sum, so a
-mean over all data ranks wants another 1/ep.
+"Data" stands for dp, ep and cp together. A context rank is a data rank that has other tokens in
+place of other rows; if all have equally many, the mean of their means is the batch's. An ep rank is
+a data rank with other experts. It computes its experts on tokens of all ep ranks, so their
+gradients are already summed over these, and a mean over all data ranks needs another factor 1/ep.
 
-The norm's squares add up over the ranks that a set is sharded over; a gradient that is replicated
-on several ranks counts once:
+For the norm, squares are added over the ranks that a set is sharded over, and a gradient that is
+replicated on several ranks counts once:
 
     |g|^2 = sum over tp, pp of sharded^2
             + sum over pp of replicated^2
             + sum over tp of tied^2, on the first stage alone
             + sum over ep, pp of experts^2
 
-Where the optimizer is sharded over data ranks (ZeRO), each holds a shard of these gradients: then
-also over them.
+If the optimizer is sharded over the data ranks (ZeRO), each of them has a shard of these gradients,
+so the squares are added over the data ranks as well.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ from lib.training.clip import squared_norm
 
 
 class Sets(NamedTuple):
-    """A rank's trained parameters, each in one list."""
+    """The trained parameters of a rank. Each is in one of the lists."""
 
     sharded: list  # over tp; torch calls the placement Shard
     replicated: list  # on every tp rank; Replicate
@@ -49,7 +49,8 @@ class Sets(NamedTuple):
 
     @property
     def dense(self) -> list[dict[str, list[nn.Parameter]]]:
-        """Parameter groups of all but experts, for an optimizer: one for each set that has any.
+        """Parameter groups for an optimizer, of all parameters but experts: one group for each set
+        that is not empty.
 
         The sets are separate so that the tied parameter has buckets or flats of its own on both
         stages. Equal flat buffers are sharded alike and summed in the same order, so both sums are
@@ -60,8 +61,8 @@ class Sets(NamedTuple):
 
 
 def sets_of(part: nn.Module, tied: Sequence[nn.Parameter]) -> Sets:
-    """The Sets of `part`, this rank's part of the model under the full model's names.
-    tied: as in `Pipeline`."""
+    """The Sets of `part`, this rank's part of the model under the full model's names. tied: the
+    parameters that two stages share, as in `Pipeline`."""
     sets, ends = Sets([], [], list(tied), []), set(tied)
     for name, parameter in part.named_parameters():
         if parameter.requires_grad and parameter not in ends:
@@ -70,18 +71,18 @@ def sets_of(part: nn.Module, tied: Sequence[nn.Parameter]) -> Sets:
 
 
 def set_of(name, sets):
-    """The list of `sets` for the parameter of this name, one that is not tied."""
+    """The list of `sets` to which the parameter of this name belongs; not for a tied one."""
     if ".experts." in name:
         return sets.experts
     return sets.replicated if split_dim(name) is None else sets.sharded
 
 
 def norm_sets(sets: Sets, update: Any, experts: Any, mesh: Mesh) -> list:
-    """[(tensors, groups), ...]: what this rank counts of the norm, and the groups over which that
-    is to be summed.
+    """[(tensors, groups), ...]: the tensors whose gradients this rank adds to the norm, and the
+    groups over which their squares have to be summed.
 
-    update, experts: of update.py, whose `held` says where gradients are kept; None where this rank
-    has no experts.
+    update, experts: the updates (update.py) of the dense parameters and of the experts, whose
+    `held` returns the tensors that have the gradients. experts is None if this rank has no experts.
     """
     tp, ep, pp = mesh.group("tp"), mesh.group("ep"), mesh.group("pp")
     once = sets.sharded + (sets.tied if mesh.here["pp"] == 0 else [])
@@ -89,7 +90,7 @@ def norm_sets(sets: Sets, update: Any, experts: Any, mesh: Mesh) -> list:
         (update.held(once), [tp, *update.shards_over, pp]),
         (update.held(sets.replicated), [*update.shards_over, pp]),
     ]
-    # A stage without experts takes part where the stages' squares are added.
+    # A stage without experts adds 0, because all stages have to join the all-reduce over pp.
     counted.append(
         (experts.held(sets.experts), [ep, *experts.shards_over, pp]) if experts else ([], [pp])
     )

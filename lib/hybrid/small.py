@@ -1,8 +1,8 @@
-"""A plan for hundreds of GPUs, run on a few ranks: its kinds of parallelism, each at most twofold.
+"""Tries a plan for hundreds of GPUs on a few ranks. The small run has the same kinds of
+parallelism, each with at most two ranks, and its loss and norm of one step have to be those of a
+single process.
 
     tp8 pp4 dp8 v12 zero1 sp  ->  2 x 2 x 2 ranks, two stages per rank, ZeRO-1, sequence parallelism
-
-What is compared is the loss and the norm of one step with those of a single process.
 """
 
 from functools import partial
@@ -20,15 +20,15 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 def small_sizes(plan):
-    """{axis: ranks} of the small run, 2 where the plan has more than one."""
+    """{axis: ranks} of the small run: 2 for each axis along which the plan has more than one."""
     return {axis: min(2, getattr(plan, axis)) for axis in ("pp", "dp", "tp")}
 
 
 def small_step(plan, shape, batch):
-    """On ranks, one for each of `small_sizes`: (loss, norm) of a step of a GPT in float64.
+    """One step of a GPT in float64, on as many ranks as `small_sizes` multiply to: (loss, norm).
 
-    plan: a `lib.cost.plan.Plan`; shape: a Shape; batch: tokens and targets, (B, T) each, in
-    micro-batches of B / 4 rows.
+    plan: a `lib.cost.plan.Plan`. shape: a Shape. batch: tokens and targets, (B, T) each; a
+    micro-batch has B // 4 rows. Sends: what `Hybrid` sends.
     """
     mesh = mesh_of(**small_sizes(plan))
     tokens, targets = (local_batch(each, mesh) for each in batch)
@@ -46,5 +46,5 @@ def small_step(plan, shape, batch):
 
 
 def single_process(shape, batch):
-    """(loss, norm) of the same step in this process."""
+    """(loss, norm) of the same step in a single process."""
     return train_alone(GPT(shape).double(), SGD, [batch])[0]

@@ -1,5 +1,5 @@
-"""Checkpoints of a mesh: saved on one, loaded on another, of other sizes, with or without sharded
-optimizers.
+"""Checkpoints of a hybrid run: saved on one mesh, they can be loaded on a mesh of other sizes, and
+with or without a sharded optimizer.
 
     saved on pp=2 dp=2 tp=2                             loaded on pp=4 tp=2
     rank_0.pt   blocks 0 1, heads 0 1   shard 0         rank 1 wants block 0, heads 2 3:
@@ -7,14 +7,14 @@ optimizers.
     rank_2.pt   blocks 0 1, heads 0 1   shard 1           joins data shards, then heads,
     ...                                                   takes its part of them
 
-Every rank writes what its optimizer steps on, in flat buffers: weights and the optimizer's
-averages. A flat buffer is one full parameter, or a rank's shard of a flat where the update is
-sharded over the data ranks. A full parameter is replicated on all data ranks, so one of them writes
-it. Loading puts the full tensor of a name together again, however it was sharded, and then takes
+Every rank writes the tensors that its optimizer updates, and the optimizer's averages of them. Each
+is a flat buffer, called a line here: one full parameter, or this rank's shard of a flat if the
+update is sharded over the data ranks. A full parameter is replicated on all data ranks, so only one
+of them writes it. Loading merges the full tensor of a name, however it was sharded, and then takes
 this rank's part of it.
 
-A rank reads all files of the stages that hold its blocks, and of those before: enough for the
-models here; real ones (torch.distributed.checkpoint) read single tensors.
+To find a name, a rank searches the stages from the first one on, and reads entire files. This is
+good enough for the models here; real systems (torch.distributed.checkpoint) read single tensors.
 """
 
 import copy
@@ -37,7 +37,7 @@ def save_hybrid(
     """Write weights and optimizer state of a Hybrid as the checkpoint of `step`. Frozen parameters
     are left out.
 
-    shared, own: more to save, as in `checkpoint.save`. Sends and raises: as that.
+    shared, own: further state to save, as in `checkpoint.save`. Sends and raises: as that function.
     """
     names = {parameter: name for name, parameter in hybrid.part.named_parameters()}
     lines: dict[tuple[str, ...], list] = {axes: [] for axes in (DATA, EXPERT_DATA)}
@@ -61,8 +61,8 @@ def save_hybrid(
 
 
 def _line(parameters, mine, names, optimizer):
-    """{"names", "shapes", "pieces": {"weight": (m,), "exp_avg": (m,), ...},
-    "alike": {"step": 7}}"""
+    """A line as it is saved: {"names": of its parameters, "shapes": their shapes, "pieces":
+    {"weight": (m,), "exp_avg": (m,), ...}, "alike": {"step": 7}, what all ranks have in common}."""
     state = {"weight": mine, **optimizer.state.get(mine, {})}
     pieces = {
         key: x.detach().flatten()
@@ -81,8 +81,8 @@ def _line(parameters, mine, names, optimizer):
 
 @torch.no_grad()
 def load_hybrid(folder: str | Path, hybrid: Any, step: int | None = None) -> tuple:
-    """Fill a Hybrid from a checkpoint of `save_hybrid`, of any mesh: (shared, own, facts), as
-    `checkpoint.load`.
+    """Load weights and optimizer state into a Hybrid, from a checkpoint that `save_hybrid` wrote on
+    any mesh. Returns (shared, own, facts), as `checkpoint.load` does.
 
     own: None if it was saved on another number of ranks. Sends and raises: as `checkpoint.load`;
     ValueError for a parameter that the checkpoint does not have, or has in another shape.
@@ -117,23 +117,23 @@ def load_hybrid(folder: str | Path, hybrid: Any, step: int | None = None) -> tup
 
 
 def _part(found, name, rank, tp):
-    """({key: this tp rank's shard}, what is alike, a copy: optimizers count their steps in place).
-    found: what `_reader`'s find gives."""
+    """({key: this tp rank's shard}, a copy of what all ranks have in common). It is a copy because
+    optimizers count their steps in place. found: what `_reader`'s find returns."""
     (full, alike), dim = found, split_dim(name)
     parts = {key: x if dim is None else x.chunk(tp, dim)[rank] for key, x in full.items()}
     return parts, copy.deepcopy(alike)
 
 
 def _reader(saved, facts):
-    """find(name) -> ({key: the full tensor}, {key: what is alike on all ranks}), from the
-    files of the ranks."""
+    """Returns find(name) -> ({key: the full tensor}, {key: what all ranks have in common}), which
+    reads the ranks' files."""
     sizes = saved["sizes"]
     read = functools.cache(lambda rank: facts.own_of(rank)["lines"])
 
     @functools.cache
     def of(stage, tp):
-        """{name: (pieces, alike)} of one tp rank of one stage: data ranks' shards joined,
-        and all its experts."""
+        """{name: (pieces, alike)} of one tp rank of one stage, with the shards of its data ranks
+        joined, and with all experts of the stage."""
         found = {}
         for ep in range(sizes["ep"]):
             first = rank_at({**dict.fromkeys(sizes, 0), "pp": stage, "ep": ep, "tp": tp}, sizes)
@@ -166,11 +166,11 @@ def _reader(saved, facts):
 
 
 def _joined(shards):
-    """{name: ({key: tensor}, alike)} of one line, from the shards of it, in order."""
+    """{name: ({key: tensor}, alike)} of one line, from its shards in the order of the ranks."""
     first, found = shards[0], {}
     counts = [math.prod(shape) for shape in first["shapes"]]
     for key in first["pieces"]:
-        # the padding ends here
+        # without the padding
         line = torch.cat([shard["pieces"][key] for shard in shards])[: sum(counts)]
         for name, shape, piece in zip(
             first["names"], first["shapes"], line.split(counts), strict=True

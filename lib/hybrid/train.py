@@ -12,9 +12,10 @@ experts over ep.
     5  norm, clip                                a few numbers           tp, pp (shards: data ranks)
     6  update                                    nothing, or all-gather  dp, ep, cp, for shards only
 
-None of the parts knows of the others: each is given its group. The order of 2, 3 and 4 does not
-matter, they are sums. 5 comes after all of them and before 6: clipping by the norm of a part would
-change the step's direction.
+Each part is given the group of ranks that it communicates in, so no part has to know the others. 2,
+3 and 4 may run in any order, because all of them are sums. 5 has to come after them and before 6,
+because clipping needs the norm of the full gradient: if each rank clipped by the norm of its own
+part, the direction of the step would change.
 
 Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
 Megatron-LM".
@@ -42,24 +43,24 @@ from lib.tensor_parallel.layouts import zigzag
 from lib.training.clip import scale_gradients
 from lib.training.model import GPT
 
-# ranks along these have other rows or tokens, and so another gradient of the same parameter
+# ranks that differ along these axes have different rows or tokens, and so different gradients
 DATA = ("dp", "ep", "cp")
-EXPERT_DATA = ("dp", "cp")  # those of them that have the same experts
+EXPERT_DATA = ("dp", "cp")  # those along which ranks have the same experts
 SETS = [DATA, EXPERT_DATA]  # what a mesh needs groups for, in addition to each single axis
 
 
 def mesh_of(pp: int = 1, dp: int = 1, ep: int = 1, cp: int = 1, tp: int = 1) -> Mesh:
-    """A Mesh in Megatron-LM's order, tp fastest. Every rank makes it. For another order:
-    Mesh(sizes, SETS)."""
+    """A Mesh in Megatron-LM's order, in which tp varies fastest. Every rank has to make it. For
+    another order use Mesh(sizes, SETS)."""
     return Mesh({"pp": pp, "dp": dp, "ep": ep, "cp": cp, "tp": tp}, SETS)
 
 
 def local_batch(batch: Tensor, mesh: Mesh) -> Tensor:
-    """This rank's local batch of a global batch, (B, T) -> (B/(dp ep), T): the same rows on its pp,
-    cp and tp ranks.
+    """This rank's local batch of a global batch, (B, T) -> (B/(dp ep), T). Ranks that differ along
+    pp, cp or tp only get the same rows.
 
-    Raises ValueError where dp x ep does not divide B: the mean of the ranks' means would not be the
-    batch's.
+    Raises ValueError if dp x ep does not divide B, because the mean of the ranks' means would then
+    not be the mean of the batch.
     """
     shares = mesh.size("dp", "ep")
     if len(batch) % shares:
@@ -75,18 +76,18 @@ def local_batch(batch: Tensor, mesh: Mesh) -> Tensor:
 
 
 class Hybrid:
-    """This rank's part of a GPT that all ranks of a mesh train together.
+    """This rank's part of a GPT that the ranks of a mesh train together.
 
         mesh = mesh_of(pp=2, dp=2, tp=2)
         tokens, targets = local_batch(tokens, mesh), local_batch(targets, mesh)
         make_adam = lambda groups: torch.optim.AdamW(groups, lr=3e-4)
         hybrid = Hybrid(GPT(shape), mesh, tokens, 2, make_adam)
         loss = hybrid.backward(tokens, targets)  # once per step
-        norm = hybrid.clip(1.0)  # if you like
+        norm = hybrid.clip(1.0)  # optional
         hybrid.step()
 
-    part: this rank's parameters, under the full model's names. On the last stage the tied one is
-    "head.weight".
+    part: this rank's parameters, under the full model's names. On the last stage of a pipeline the
+    tied parameter is called "head.weight".
     """
 
     def __init__(
@@ -101,16 +102,17 @@ class Hybrid:
         update: Callable = ReplicatedUpdate,
         layout: Callable = zigzag,
     ) -> None:
-        """model: the full `lib.training.model.GPT`, alike on all ranks; it stays as it is.
+        """model: the full `lib.training.model.GPT`, the same on all ranks; it is not changed.
 
-        mesh: of the axes pp, dp, ep, cp and tp, with SETS. tokens: (rows, T) int64, shaped as
-        `backward` will get them. b: rows of a micro-batch; the last one may have fewer.
-        make_optimizer(groups): a torch optimizer. schedule(p, m): the ranks' lists;
-        `partial(interleaved, v=2)` puts two stages on each. split(model, group): `parallel_gpt`,
-        `sequence_parallel_gpt`; for experts `expert_gpt` of experts.py. With dropout:
-        torch.manual_seed alike on tp ranks, and different on data ranks, or these drop alike too.
-        update: `ReplicatedUpdate` or `ShardedUpdate`. layout(T, cp): which positions each context
-        rank has. Sends: what makes links, and shape inference; a ShardedUpdate, a
+        mesh: of the axes pp, dp, ep, cp and tp, with SETS. tokens: (rows, T) int64, of the shape
+        that `backward` will get. b: rows of a micro-batch; the last one may have fewer.
+        make_optimizer(groups): a torch optimizer. schedule(p, m): the list of actions of each rank;
+        `partial(interleaved, v=2)` puts two stages on a rank. split(model, group): `parallel_gpt`,
+        `sequence_parallel_gpt`, or for experts `expert_gpt` of experts.py. With dropout, call
+        torch.manual_seed with the same seed on tp ranks, and with different ones on data ranks,
+        which would otherwise use the same masks. update: `ReplicatedUpdate` or `ShardedUpdate`.
+        layout(T, cp): which positions each context rank has.
+        Sends: what the pipeline's links and its shape inference send; with a ShardedUpdate also a
         broadcast of the parameters. Raises ValueError for sizes that an axis does not divide.
         """
         self.mesh, self.b = mesh, b
@@ -141,8 +143,8 @@ class Hybrid:
         self.counted = norm_sets(self.sets, self.dense, self.experts, mesh)
 
     def cut(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Tokens or targets of all positions, (rows, T) -> micro-batches of this rank's
-        tokens, (b, T/cp) each."""
+        """Tokens or targets of all positions, (rows, T) -> this rank's positions of them, in
+        micro-batches of (b, T/cp) each."""
         return shard(rows, self.layout, self.cp).split(self.b)
 
     def backward(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -163,28 +165,31 @@ class Hybrid:
         return vocab_parallel_cross_entropy(logits, targets, self.tp)
 
     def complete_gradients(self) -> None:
-        """What the parts of a gradient are summed to, once backward has ended.
-        Sends: lines 3 and 4."""
+        """Sum and average the gradients after backward, so that each `.grad` is that of the whole
+        batch's loss. Sends: lines 3 and 4."""
         self.part.sum_gradients()  # 3
         self.average_gradients()  # 4
 
     def average_gradients(self) -> None:
-        """The mean over the data ranks. Sends: what the updates send for it."""
+        """Replace the gradients by their means over the data ranks. Sends: what the updates send
+        for it."""
         for parameter in self.sets.experts:
-            parameter.grad /= self.mesh.size("ep")  # a sum over the ep ranks came with their tokens
+            # the experts got tokens of all ep ranks, so their gradients are sums over these already
+            parameter.grad /= self.mesh.size("ep")
         for update in self.updates:
             update.average_gradients()
 
     def mean_loss(self, loss: Any) -> Tensor:
-        """The last stage's losses, averaged over the data ranks, on every rank: ()
-        or None -> ()."""
+        """The mean loss over the data ranks, (), on every rank. loss: (), of this rank's rows; None
+        on all stages but the last."""
         total = torch.zeros(1, dtype=torch.float64) if loss is None else loss.double().reshape(1)
         collectives.all_reduce(total, self.data)
         collectives.all_reduce(total, self.pp)  # the other stages add 0
         return total[0] / self.mesh.size(*DATA)
 
     def norm(self) -> Tensor:
-        """|g| of the full model, () on every rank. Sends: a number for each group in sets.py."""
+        """|g| of the full model, () on every rank. Sends: an all-reduce of one number for each
+        group of each set in sets.py."""
         return global_norm(self.counted)
 
     def clip(self, max_norm: float) -> Tensor:
@@ -195,16 +200,16 @@ class Hybrid:
         return norm
 
     def trained(self) -> list[Tensor]:
-        """The tensors with this rank's gradients. Both copies of the tied one, though it counts
-        once in the norm."""
+        """The tensors that have this rank's gradients. The tied parameter is among them on both of
+        its stages, although it counts once in the norm."""
         dense = [parameter for parameters in self.sets[:3] for parameter in parameters]
         return self.dense.held(dense) + (
             self.experts.held(self.sets.experts) if self.experts else []
         )
 
     def step(self) -> None:
-        """Update, and forget the gradients. Sends: with a ShardedUpdate the parameters,
-        over the data ranks."""
+        """Update, and clear the gradients. Sends: with a ShardedUpdate, an all-gather of the
+        parameters over the data ranks."""
         for update in self.updates:
             update.step()
             update.zero_grad()

@@ -1,5 +1,5 @@
-"""Two ways to average gradients over the data ranks and to update: everything on every rank, or
-each rank its shard.
+"""Two ways to average the gradients over the data ranks and to update: every rank updates all of
+its parameters, or each rank only its shard of them.
 
                       gradients       update       optimizer state  sent per rank
     ReplicatedUpdate  all-reduce      all of them  replicated       2 (N-1)/N psi
@@ -23,7 +23,8 @@ from lib.zero import Zero1
 
 
 class ReplicatedUpdate:
-    """Plain data parallelism, with Zero1's methods. Parameters are alike on the ranks of `group`.
+    """Plain data parallelism, with Zero1's methods. The parameters have to be the same on all ranks
+    of `group` already; they are not broadcast.
 
     groups: parameter groups. make_optimizer(groups) -> a torch optimizer.
     """
@@ -40,7 +41,7 @@ class ReplicatedUpdate:
         self.buckets = [bucket for g in groups for bucket in plan_buckets(g["params"])]
 
     def average_gradients(self) -> None:
-        """Every `.grad` becomes the mean over the ranks. Sends: an all-reduce per bucket."""
+        """Replace every `.grad` by its mean over the ranks. Sends: an all-reduce per bucket."""
         for bucket in self.buckets:
             reduce_bucket(bucket, self.group)
 
@@ -49,42 +50,46 @@ class ReplicatedUpdate:
         self.optimizer.step()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         self.optimizer.zero_grad()
 
     def held(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-        """The tensors whose `.grad` this rank keeps for these parameters: themselves."""
+        """The tensors whose `.grad` has this rank's gradients of these parameters: here the
+        parameters themselves."""
         return list(parameters)
 
     def lines(self) -> list:
-        """[([parameter], what this rank has of it)], in the optimizer's order: all of it."""
+        """[([parameter], the tensor that the optimizer updates for it), ...] in the optimizer's
+        order, for a checkpoint (state.py). Here the tensor is the parameter itself."""
         return [([p], p) for g in self.optimizer.param_groups for p in g["params"]]
 
     def own_piece(self, line: Tensor, mine: Tensor) -> Tensor:
-        """What this rank has of a line, (n,), shaped as `mine`."""
+        """This rank's part of a line, (n,), the elements of one entry of `lines`: all of it, in the
+        shape of `mine`."""
         return line.view(mine.shape)
 
 
 class ShardedUpdate(Zero1):
-    """ZeRO-1 over the data ranks. Rank 0's values count."""
+    """ZeRO-1 over the data ranks. Rank 0's parameters are broadcast."""
 
     @property
     def shards_over(self) -> list:
-        """[the group over whose ranks the gradients that are held are sharded]"""
+        """[the group over whose ranks the averaged gradients are sharded]"""
         return [self.group]
 
     def held(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-        """The tensors whose `.grad` this rank keeps for these parameters: shards of their flats."""
+        """The tensors whose `.grad` has this rank's gradients of these parameters: the shards of
+        their flats."""
         wanted = set(parameters)
         return [flat.shard for flat in self.flats if flat.parameters[0] in wanted]
 
     def lines(self) -> list:
-        """[([parameter, ...] of a flat, what this rank has of it)], in the optimizer's
-        order: its shard."""
+        """[([parameter, ...] of a flat, this rank's shard of the flat), ...] in the optimizer's
+        order."""
         return [(flat.parameters, flat.shard) for flat in self.flats]
 
     def own_piece(self, line: Tensor, mine: Tensor) -> Tensor:
-        """What this rank has of a line, (n,): its shard, (padded/N,)."""
+        """This rank's part of a line, (n,), the elements of a flat: its shard, (padded/N,)."""
         rank, world_size = dist.get_rank(self.group), dist.get_world_size(self.group)
         padding = line.new_zeros(world_size * len(mine) - len(line))
         return torch.cat([line, padding]).chunk(world_size)[rank]

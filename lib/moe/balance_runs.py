@@ -1,13 +1,15 @@
-"""Four ways to balance a router, trained alike on ranks whose texts differ: who counts the load?
+"""Trains four ways to balance a router, on ranks whose texts differ. They show what changes if the
+load is counted over all ranks instead of over each rank's own tokens.
 
     rank 0's tokens -> experts   5 3 0 0     f of rank 0: .6 .4  0  0     f of rank 1:  0  0 .5 .5
     rank 1's tokens -> experts   0 0 4 4     f of all ranks: .3 .2 .25 .25
 
-With f of its own tokens each rank spreads them over all experts. With f of all ranks only the sum
-has to be even, so an expert may specialise in one rank's text (Qiu et al. 2025).
+f is the fraction of tokens that choose each expert. If each rank computes f from its own tokens,
+the loss makes every rank spread its tokens over all experts. If f is computed over all ranks, only
+the sum has to be even, so an expert may specialise in the text of one rank (Qiu et al. 2025).
 
-Every rank reads the same pages in an alphabet of its own: its characters are permuted, by its rank.
-So the ranks' texts are as different as four languages are, and equally hard.
+All ranks read the same pages, but each in an alphabet of its own, a permutation of the characters
+that depends on the rank. The texts are therefore as different as four languages, and equally hard.
 """
 
 from collections.abc import Callable
@@ -38,12 +40,13 @@ def train(
     rate: float = 0.1,
     seed: int = 0,
 ) -> tuple[Tensor, float]:
-    """On each rank: (this rank's pairs of each expert by step, (steps, E); its text's mean loss in
-    the last ten steps). Data parallelism over all ranks, 4 sequences each, nothing is dropped.
+    """Train with data parallelism over all ranks, 4 sequences each, and drop nothing. Returns on
+    each rank (how many of its pairs chose each expert in each step, (steps, E); the mean loss on
+    its text in the last ten steps).
 
-    kind: one of KINDS. auxiliary: as `lib.moe.auxiliary_loss`. rate: what the loss is multiplied
-    by; the bias moves by a tenth of it in each step. Sends in each step: the gradients, and the
-    choices or loads of all ranks where the kind needs them.
+    kind: one of KINDS. auxiliary: called as `lib.moe.auxiliary_loss`. rate: the factor of the loss;
+    the bias moves by a tenth of it in each step. Sends in each step: the gradients, and if the kind
+    needs them the choices or loads of all ranks.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     gate = SigmoidExpertBiasGate(E, K, rate / 10) if kind == "expert bias" else None
@@ -79,7 +82,7 @@ def train(
 
 
 def torch_all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
-    """torch's all_reduce, called as the course's own is."""
+    """torch's all_reduce with the arguments of the course's own."""
     dist.all_reduce(tensor, group=group)
     return tensor
 
@@ -88,9 +91,9 @@ def all_choices(choice: Choice, over_ranks: bool) -> tuple[Tensor, Tensor]:
     """The arguments of an auxiliary loss that counts all k choices of each token, and those of all
     ranks if `over_ranks`: probabilities (n', E), experts (n',).
 
-    The loss needs of the probabilities only their mean, so they are repeated until there is a row
-    for each choice. Ranks need equally many tokens. A system that computes f itself all-reduces E
-    counts instead.
+    The loss needs only the mean of the probabilities, so we repeat them until there is a row for
+    each choice. All ranks need equally many tokens. A system that computes f itself would
+    all-reduce E counts instead.
     """
     experts = choice.experts.flatten()  # (n*k,)
     if over_ranks:

@@ -1,7 +1,7 @@
-"""Each distributed part of a mixture next to one process that has all experts: the errors, and
-what is sent.
+"""Compares each distributed part of a mixture of experts with a single process that has all
+experts: the errors, and what is sent.
 
-Every function runs on the ranks of a launch, and all ranks call it alike:
+Every function runs on the ranks of a launch, and all ranks call it with the same arguments:
 
     ranks = launch.run(compare.expert_parallel, SHAPE, Layer, exchange_tokens, nproc=4)
     ranks[0]                                             the errors on rank 0
@@ -34,7 +34,7 @@ from lib.training.model import MLP, Shape
 
 
 def worst(ranks: Sequence[Mapping[str, float]]) -> str:
-    """The largest of all ranks' errors as text: "output 2e-16, gradient of the tokens 4e-16".
+    """The largest error of any rank as text: "output 2e-16, gradient of the tokens 4e-16".
     Counts, which are whole numbers, are left out."""
     errors = [name for name, value in ranks[0].items() if isinstance(value, float)]
     return ", ".join(f"{name} {max(rank[name] for rank in ranks):.0e}" for name in errors)
@@ -99,15 +99,15 @@ def _to_ranks(layer):
 
 
 def partner_router(n_experts: int, similar: float, D: int = 64) -> Tensor:
-    """A router's matrix (D, E) for standard normal logits, in which experts e and e + E/2 have
-    logits with a correlation of `similar`: 0 is no structure."""
+    """A router's matrix (D, E) that gives standard normal logits. Those of experts e and e + E/2
+    have the correlation `similar`; with 0 they are independent."""
     shared = torch.randn(D, n_experts // 2, generator=seeded(0)).repeat(1, 2)
     own = torch.randn(D, n_experts, generator=seeded(1))
     return (similar**0.5 * shared + (1 - similar) ** 0.5 * own) / D**0.5
 
 
 def adapt(gate: CorrelatedGate, router: Tensor, steps: int = 60, n: int = 512) -> CorrelatedGate:
-    """The gate, after it has seen `steps` batches of n random tokens through this router (D, E)."""
+    """The gate, updated with `steps` batches of n random tokens through this router (D, E)."""
     for step in range(steps):
         logits = torch.randn(n, len(router), generator=seeded(step)) @ router
         gate.update(co_activation_counts(gate(logits).experts, router.shape[1]))
@@ -115,7 +115,7 @@ def adapt(gate: CorrelatedGate, router: Tensor, steps: int = 60, n: int = 512) -
 
 
 def changed_choices(gate: CorrelatedGate, router: Tensor, n: int = 4096) -> float:
-    """The share of n random tokens for which the gate selects other experts than top-k would."""
+    """The fraction of n random tokens for which the gate selects other experts than top-k does."""
     logits = torch.randn(n, len(router), generator=seeded(1000)) @ router
     pairs = zip(gate(logits).experts, top_k_gate(logits, gate.k).experts, strict=True)
     return sum(set(a.tolist()) != set(b.tolist()) for a, b in pairs) / n
@@ -189,7 +189,7 @@ def torch_layer(
 
 
 def data_parallel(shape: Shape, reduce: Callable, ep: int, batch: Callable) -> dict[str, float]:
-    """The error of all gradients of a GPT with experts in float64, dp x ep on all ranks, against
+    """The error of all gradients of a GPT with experts in float64, on a mesh of dp x ep, against
     one process that takes the mean of the ranks' losses. batch(step, rank, N): a rank's part."""
     rank, N = dist.get_rank(), dist.get_world_size()
     ep_group, expert_dp_group = collectives.node_groups(ep)
@@ -206,7 +206,7 @@ def data_parallel(shape: Shape, reduce: Callable, ep: int, batch: Callable) -> d
 
 def in_halves(layer_class: type[SharedMoE], start_exchange: Callable) -> dict[str, float]:
     """The errors of an overlapped layer in float64 against a SharedMoE, with so few slots that
-    pairs are dropped. Sections of the ledger: plain, in halves."""
+    some pairs are dropped. Sections of the ledger: plain, in halves."""
     shape, found = Shape(104, 32, 2, 64, 4), []
     for name, kind in (("plain", SharedMoE), ("in halves", layer_class)):
         torch.manual_seed(0)
@@ -224,7 +224,7 @@ def in_halves(layer_class: type[SharedMoE], start_exchange: Callable) -> dict[st
 
 
 def with_exchange(kind: type[ExpertParallelMoE], exchange: Callable, *parts: Any) -> Any:
-    """A layer kind(*parts) that exchanges tokens by the exchange_tokens that is given."""
+    """A layer kind(*parts) that exchanges tokens with the given exchange_tokens."""
     layer: Any = kind(*parts)
     layer.exchange = lambda tokens, send, receive: exchange(
         tokens, send, receive, layer.group, layer.all_to_all
@@ -233,7 +233,7 @@ def with_exchange(kind: type[ExpertParallelMoE], exchange: Callable, *parts: Any
 
 
 def with_start(kind: type[SharedMoE], start_exchange: Callable, *parts: Any) -> Any:
-    """A layer kind(*parts) that begins its exchanges with the start_exchange that is given."""
+    """A layer kind(*parts) that starts its exchanges with the given start_exchange."""
     layer: Any = kind(*parts)
     layer.start_exchange = lambda tokens, send, receive: start_exchange(
         tokens, send, receive, layer.group, layer.all_to_all, layer.start
@@ -276,7 +276,7 @@ def _by_hand(x: Tensor, choice: Choice, every: GroupedExperts) -> Tensor:
 
 
 def _tokens(n: int, D: int, rank: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """(n, D), other ones for each rank, the same in every call."""
+    """Random tokens (n, D), different on each rank and the same in every call."""
     return torch.randn(n, D, generator=seeded(100 + rank), dtype=dtype).requires_grad_()
 
 

@@ -1,4 +1,5 @@
-"""A correlation-aware gate: experts that are often chosen together are chosen together more easily.
+"""A correlation-aware gate: if two experts are often chosen together, it makes it more likely that
+a token which chooses one of them chooses the other as well.
 
     A (E, E)  e0  e1  e2  row e: of the tokens that chose e, which part also chose e'
       e0       0  .8  .2  a token whose best expert is e0:
@@ -8,11 +9,11 @@
     logits' = logits + lambda * A[argmax logits]        and from there it is top_k_gate
     A <- beta A + (1 - beta) * what this step's tokens did
 
-A token whose experts are on one rank is sent there once (device_limited.py), so experts that are
-often chosen together should share a rank: `placement` puts them together, and `placed` numbers a
-gate's experts accordingly. The price is paid in balance: what is chosen often is chosen more often,
-so the gate needs a loss or a bias (balance.py) as well. lambda = 0 is top_k_gate; a lambda below 0
-drives partners apart.
+This saves communication, because a token is sent only once to a rank that has several of its
+experts (device_limited.py). So experts that are often chosen together should share a rank:
+`placement` decides which do, and `placed` numbers a gate's experts accordingly. The price is
+balance. Experts that are chosen often are now chosen even more often, so the gate also needs a loss
+or a bias (balance.py). lambda = 0 is top_k_gate, and a lambda below 0 separates partners.
 
 A is the co-activation matrix. n tokens of one set, E experts over ep ranks, k choices a token.
 

@@ -1,17 +1,19 @@
-"""Expert choice: not tokens choose experts, but experts choose tokens (Zhou et al. 2022).
+"""Expert choice: experts choose tokens, instead of tokens choosing experts (Zhou et al. 2022). Each
+expert takes the C tokens that have the highest probability for it.
 
-    p = softmax over experts  e0  e1  column by column: the C = 2 tokens that like the expert best
+    p = softmax over experts  e0  e1  in each column the C = 2 highest:
     token 0                   .9  .1  e0: tokens 0, 1
     token 1                   .8  .2  e1: tokens 3, 2
     token 2                   .6  .4
     token 3                   .3  .7
 
-Every expert is full, always: no loss for balance, no empty slots. What varies is the token's side:
-one may get several experts, another none. On average a token gets E*C/n = factor experts.
+Every expert is always full, so we need no auxiliary loss, and there are no empty slots. What varies
+is how many experts a token gets: one may get several, another none. On average a token gets E*C/n =
+factor experts.
 
-One warning: whether a token is taken depends on all others of its set, those that come later in the
-text too. A language model that trains this way has seen a little of the future, and cannot do the
-same when it writes token by token.
+There is a catch. Whether a token is taken depends on all other tokens of its set, and also on those
+that come later in the text. A language model that trains in this way uses a little information
+about the future, which it does not have when it generates token by token.
 
 n tokens of one set, E experts, C slots per expert.
 """
@@ -25,10 +27,10 @@ from lib.moe.choice import Choice
 
 def expert_choice(logits: Tensor, C: int) -> Routing:
     """Each expert's C best tokens: logits (n, E) -> Routing of m = E*C pairs. The weight is the
-    token's probability.
+    token's probability of this expert.
 
-    Slot 0 of an expert has the token it likes best; of equal ones the earlier token comes first.
-    Raises ValueError for a C above n: an expert takes a token once.
+    Slot 0 of an expert has its best token; of equal ones the earlier token comes first. Raises
+    ValueError for a C above n, because an expert takes a token only once.
     """
     return take(logits.softmax(-1), C)
 
@@ -37,9 +39,8 @@ def assign_by_expert_choice(choice: Choice, n_experts: int, C: int) -> Routing:
     """Expert choice instead of `assign_slots`: MoE(hidden, experts, switch_gate, factor=2,
     assign_slots=assign_by_expert_choice).
 
-    With a gate of one choice a token, C = ceil(factor * n / E). What the tokens would have chosen
-    is not looked at, so of the layer's statistics `dropped` and `auxiliary` say nothing here;
-    `left_out` does.
+    With a gate of one choice per token, C = ceil(factor * n / E). The gate's choices are ignored,
+    so the layer's statistics `dropped` and `auxiliary` mean nothing here; `left_out` does.
     """
     return take(choice.probabilities, C)
 

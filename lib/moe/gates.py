@@ -1,4 +1,4 @@
-"""Gates: which experts a token goes to, from the router's logits. Three, each one step further.
+"""Gates: they decide from the router's logits which experts a token goes to. There are three:
 
     logits (n, E) --softmax--> p      one token's p, E = 4:   .50  .30  .15  .05
 
@@ -7,9 +7,9 @@
     gshard_gate     the two best, the second only now and then    e0 (e1)            .625 (.375)
                     the smaller its part, the more seldom         e1 with probability 2 * .375 = .75
 
-An expert number has no gradient: the router learns through the weights alone. So Switch's weight
-must not be renormalised: p / p = 1 teaches the router nothing, so top_k_gate with k = 1 teaches it
-nothing either.
+The index of an expert has no gradient, so the router learns through the weights alone. Therefore
+the weight of switch_gate must not be renormalised: p / p = 1 has no gradient either. For the same
+reason top_k_gate with k = 1 teaches the router nothing.
 
 n tokens of one set, E experts, k choices a token.
 

@@ -8,12 +8,13 @@
     L = cross-entropy + auxiliary * sum over layers of (E sum_e f_e P_e)
                       + z * sum over layers of (mean (log sum exp)^2)
 
-With one expert a token (Switch) the layer computes as much per token as the MLP that it replaces:
-the same compute, E times the parameters. With k experts of a k-th of the width each, too.
+With one expert per token (Switch) the layer has E times the parameters of the MLP that it replaces,
+and computes as much per token. So it does with k experts per token, if each has 1/k of the width.
 
-On ranks, each has its own sequences, and its loss is of its own tokens. The loss of all is the mean
-over the ranks; to have its gradients, call `reduce_gradients` (gradients.py) after backward. One
-process that calls `loss` once per rank's sequences, and takes the mean, computes the same.
+On ranks, each rank has its own sequences, and its loss is that of its own tokens. We train on the
+mean of these losses; call `reduce_gradients` (gradients.py) after backward to get its gradients. A
+single process computes the same if it calls `loss` once for each rank's sequences and takes the
+mean.
 
 B sequences of T tokens, E experts, ep ranks.
 """

@@ -19,12 +19,12 @@ and the two kinds differ only in where the terms are after backward:
             and their gradients with them: the sum
             over that group is there
 
-The usual error divides an expert's sum by the dp ranks that hold it: its gradient is then ep times
-too large. Adam hides that, for a constant factor makes no difference to it; SGD shows it, and so
-does the norm that clipping looks at.
+A common mistake is to divide an expert's sum by the number of dp ranks that have it, which makes
+its gradient ep times too large. Adam hides this, because a constant factor makes no difference to
+it. SGD shows it, and so does the norm with which gradients are clipped.
 
-Where ranks have unequally many tokens, L is still the mean of the L_r: weigh each by N n_r / n
-before backward.
+If ranks have unequally many tokens, L is still the mean of the L_r. For the mean over all n tokens,
+multiply each L_r by N n_r / n before backward.
 
 Sources: GShard (Lepikhin et al. 2020); DeepSpeed-MoE (Rajbhandari et al. 2022), whose two kinds of
 groups these are.

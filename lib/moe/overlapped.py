@@ -64,7 +64,8 @@ def start_exchange(
 
 
 class _Way:
-    """One exchange, and later that of its gradients: the work in flight."""
+    """The state that forward and backward of one exchange share: how to start it in each direction,
+    and the work in flight."""
 
     def __init__(self, send_counts, receive_counts, group, all_to_all, start):
         self.forward = lambda routed_tokens: start(
@@ -78,7 +79,7 @@ class _Leave(torch.autograd.Function):
     @staticmethod
     def forward(ctx, routed_tokens, way):
         ctx.way, way.work = way, way.forward(routed_tokens.detach())
-        return routed_tokens.new_empty(0)  # what ties the two functions together
+        return routed_tokens.new_empty(0)  # connects the two functions in autograd's graph
 
     @staticmethod
     def backward(ctx, _):

@@ -1,14 +1,14 @@
-"""Layers with experts on paced ranks: experts wait instead of computing, all-to-alls are real.
+"""Layers with experts on paced ranks: experts sleep instead of computing, SECONDS for each routed
+token, and the all-to-alls are real. Two measurements can be made in this way on a machine with few
+cores:
 
-    steps    on 2 ranks: forward and backward of a layer with a shared expert, its exchanges one
-             after the other with compute, or in halves beside it
-    layers   on 4 ranks: the forward pass of a dropless layer, whose router chooses experts evenly
-             or prefers some, so that all ranks wait for the one with the most routed tokens
+    steps    on 2 ranks, forward and backward of a layer with a shared expert: its exchanges either
+             alternate with compute, or overlap with it in halves
+    layers   on 4 ranks, the forward pass of a dropless layer: its router chooses experts evenly, or
+             prefers some, so that all ranks wait for the one with the most routed tokens
 
     ranks = launch.run(paced.layers, dropless, 6, nproc=4, backend="gloo", ledger=False)
-    paced.slowest(ranks)                   {way: seconds of the slowest rank, a round each}
-
-Each routed token takes SECONDS on the rank that computes it.
+    paced.slowest(ranks)                   {way: [seconds of the slowest rank in each round]}
 """
 
 import contextlib
@@ -31,9 +31,10 @@ from lib.moe.gates import top_k_gate
 from lib.moe.layer import MoE
 from lib.moe.overlapped import SharedMoE
 
-SECONDS = 100e-6  # that a routed token takes
+SECONDS = 100e-6  # per routed token
 TOKENS, D, RATE = 800, 256, 5.7e6  # of a rank; elements of a token; bytes per second of the link
-# what a rank does in each lane, in order; A and B are halves, and ' is a gradient in backward
+# What a rank does in each lane of the picture, in order. A and B are the halves of the batch, and '
+# marks the backward pass.
 PLAIN = {
     "compute": "shared A, experts A, experts A', shared A'",
     "wire": "dispatch A, combine A, combine A', dispatch A'",
@@ -47,7 +48,7 @@ HALVES = {
 
 
 class Paced(torch.autograd.Function):
-    """Rows through an expert that is waited for instead of computed, in each direction."""
+    """Calls computes(rows), which sleeps instead of computing, in forward and again in backward."""
 
     @staticmethod
     def forward(ctx, rows, computes):
@@ -75,9 +76,9 @@ def alternating(logits: Tensor) -> Choice:
 
 
 def paced_step(kind: type[SharedMoE], start_exchange: Callable, names: Mapping[str, str]) -> list:
-    """One forward and backward pass: [(lane, begin, end, label), ...] of this rank.
+    """Run one forward and backward pass. Returns [(lane, begin, end, label), ...] of this rank.
 
-    names: the labels of each lane, in the order in which kind(...) does them.
+    names: {lane: its labels}, in the order in which a layer of this `kind` does these things.
     """
     spans, labels = Spans(), {lane: iter(of.split(", ")) for lane, of in names.items()}
 
@@ -87,7 +88,7 @@ def paced_step(kind: type[SharedMoE], start_exchange: Callable, names: Mapping[s
         return rows.clone()
 
     def sends(rows, *how):
-        is_tokens = rows.is_floating_point()  # the counts are not drawn
+        is_tokens = rows.is_floating_point()  # the exchange of counts is not recorded
         with spans("wire", next(labels["wire"])) if is_tokens else contextlib.nullcontext():
             return collectives.all_to_all_at_once(rows, *how)
 
@@ -102,8 +103,8 @@ def paced_step(kind: type[SharedMoE], start_exchange: Callable, names: Mapping[s
 def steps(
     overlapped: type[SharedMoE], start_exchange: Callable, rounds: int
 ) -> list[dict[str, list]]:
-    """[{"plain": spans, "in halves": spans}, ...] of this rank, the two in turns; spans as those
-    of `paced_step`."""
+    """Run both ways in turns. Returns [{"plain": spans, "in halves": spans} of each round] of this
+    rank, spans as `paced_step` returns them."""
     ways = {"plain": (SharedMoE, PLAIN), "in halves": (overlapped, HALVES)}
     with slow_link(1, 0.0005, RATE):
         return [
@@ -113,7 +114,7 @@ def steps(
 
 
 def milliseconds(spans: Sequence) -> float:
-    """From the begin of the first span to the end of the last."""
+    """Milliseconds from the begin of the first span to the end of the last."""
     return 1e3 * (max(end for _, _, end, _ in spans) - min(begin for _, begin, *_ in spans))
 
 
@@ -148,7 +149,8 @@ def waiting_layer(dropless: Callable, tilt: float, factor: float) -> tuple[float
 
 
 def layers(dropless: Callable, rounds: int) -> list[dict[str, tuple[float, int, int]]]:
-    """[{way: what waiting_layer returns}, ...] of this rank, WAYS_TO_ROUTE in turns."""
+    """Run all WAYS_TO_ROUTE in turns. Returns [{way: what waiting_layer returns} of each round] of
+    this rank."""
     return [
         {way: waiting_layer(dropless, *how) for way, how in WAYS_TO_ROUTE.items()}
         for _ in range(rounds)
@@ -161,7 +163,7 @@ def slowest(ranks: Any) -> dict[str, list[float]]:
 
 
 def hottest(ranks: Any) -> dict[str, int]:
-    """{way: routed tokens of the rank that computes most}."""
+    """{way: how many routed tokens the rank computes that has the most}."""
     return {way: int(_table(ranks, way)[:, 0, 1].max()) for way in WAYS_TO_ROUTE}
 
 

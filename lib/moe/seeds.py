@@ -1,5 +1,5 @@
-"""Mixture against dense at equal lengths: validation losses of three seeds, as stored, and how they
-are made.
+"""Compares models with experts with a dense one after equally many steps: trains them with three
+seeds, and stores their validation losses.
 
     run                       in place of MLPs of width 256            parameters  used per token
     dense                     the same                                 108,800     all
@@ -8,12 +8,13 @@ are made.
     32 experts                block 1: 32, width 128, top-2, balanced  608,192     108,800 + router
     dense, 2.5 times as wide  both blocks: width 644                   208,904     all
 
-AdamW at one rate after a warm-up. One process computes what ranks compute, but for the order of
-sums, and for slots: it has one set of 32 sequences where each rank has its own. How seeds are
-stored and compared: lib/measuring/seeds.py.
+All use AdamW at a constant rate after a warm-up. We train in one process. It computes what ranks
+would compute, except for the order of sums and for the slots, because its 32 sequences are one set,
+whereas on ranks each has a set of its own. lib/measuring/seeds.py says how the losses are stored
+and compared.
 
-`python -m lib.moe` trains all anew, one core and about ten minutes, and writes seeds.json, which
-`stored` reads.
+`python -m lib.moe` repeats all trainings, about ten minutes on one core, and writes seeds.json,
+which `stored` reads.
 """
 
 from dataclasses import replace
@@ -53,8 +54,8 @@ STORED = seeds.Seeds(
 
 
 def make(run: str, seed: int) -> GPT:
-    """The model of a run of RUNS and a seed: a GPT, or a MoEGPT whose capacity is
-    twice the even load."""
+    """The model of a run of RUNS with this seed: a GPT, or a MoEGPT whose experts have slots for
+    twice their even load."""
     experts, auxiliary, width = RUNS[run]
     if not experts:
         return GPT(replace(SHAPE, mlp_hidden=width), seed)

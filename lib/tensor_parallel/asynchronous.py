@@ -4,10 +4,10 @@
     column, here   [x0 W^T][x3 W^T][x2 W^T][x1 W^T]  rank 0 of tp = 4: each shard of x is multiplied
     on the wire    [= x3 =][= x2 =][= x1 =]          when it arrives
 
-With sequence parallelism a column layer must gather its input, and a row layer reduce-scatter its
-output. The matmul needs the result of the first and produces the input of the second, so neither
-can simply overlap with it. Split into tp pieces they can: while one piece is sent, another is
-multiplied ("collective matmul", Wang et al. 2023).
+With sequence parallelism a column layer must all-gather its input, and a row layer must
+reduce-scatter its output. The matmul needs the result of the all-gather, or produces the input of
+the reduce-scatter, so it cannot simply overlap with them. However, if both are split into tp
+pieces, one piece can be sent while another is multiplied ("collective matmul", Wang et al. 2023).
 
 B sequences of T tokens, t = T/tp on this rank; D inputs and F outputs of the layer, weight (F, D)
 as nn.Linear's.
@@ -16,9 +16,10 @@ as nn.Linear's.
     column   (F/tp, D)     y = gather(x) W^T       dx = scatter(dy W),    dW = dy^T gather(x)
     row      (F, D/tp)     y = scatter(x W^T)      dx = gather(dy) W,     dW = gather(dy)^T x
 
-The column layer keeps its shard of x for backward, not the gathered x: tp times less memory for one
-more gather. Sent over all ranks, as by the plain layers: column (tp-1) BTD forward and twice that
-backward; row (tp-1) BTF each way.
+For backward the column layer keeps its shard of x and not the gathered x, which takes 1/tp of the
+memory and one more all-gather. All ranks together send as much as with the plain layers: for a
+column layer (tp-1) BTD elements forward and twice that backward, for a row layer (tp-1) BTF each
+way.
 
 Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition";
 torch calls it async TP.
@@ -40,8 +41,8 @@ from lib.tensor_parallel.ring_exchange import ring_accumulate, ring_shift
 def asynchronous_column_parallel(
     x: Tensor, linears: Sequence[LinearLike], group: Group = None
 ) -> list[Tensor]:
-    """`regathered_column_parallel` in which each shard of x is multiplied while the next is
-    received: (B, t, D) -> [(B, T, F/tp), ...].
+    """Like `regathered_column_parallel`, but multiplies each shard of x while it receives the next:
+    (B, t, D) -> [(B, T, F/tp), ...].
 
     linears: layers that read the same x, this rank's shards: weight (F/tp, D), bias (F/tp,) or
     None. x is sent around the ring once for all of them. Sends: as `gather_linear`.
@@ -55,7 +56,7 @@ def asynchronous_column_parallel(
 
 
 def asynchronous_row_parallel(x: Tensor, linear: LinearLike, group: Group = None) -> Tensor:
-    """`sequence_row_parallel` in which each part of the sum is sent while the next is computed:
+    """Like `sequence_row_parallel`, but sends each part of the sum while it computes the next:
     (B, T, D/tp) -> (B, t, F).
 
     linear: weight (F, D/tp) and the full bias (F,) or None, whose gradient is partial. Sends: as

@@ -1,6 +1,7 @@
-"""Each part of a parallel model next to the unsharded one: the error, and what is sent.
+"""Compares each part of a tensor-parallel model with the unsharded one: the error, and what is
+sent.
 
-Every function runs on the ranks of a launch, and all ranks call it alike:
+Every function runs on the ranks of a launch, and all ranks call it with the same arguments:
 
     results = launch.run(compare.mlp, SHAPE, column_parallel, row_parallel, nproc=4)
     results[0]                                           the errors, which are the same on all ranks
@@ -79,7 +80,7 @@ def two_layers(
 
 
 def first_block(model: Any) -> Any:
-    """A GPT's first block; of which kind its parts are, a ModuleList does not say."""
+    """A GPT's first block, typed as Any because a ModuleList does not declare what it contains."""
     return model.blocks[0]
 
 

@@ -1,14 +1,14 @@
-"""Context parallelism: the full GPT, its sequence sharded over the ranks; only attention
-communicates.
+"""Context parallelism for the full GPT: the sequence is sharded over the ranks, and only attention
+has to communicate.
 
     tokens (B, T) --> (B, t)  embedding    norm, q, k, v  RING  out, norm, mlp  ...  head  loss
                               t positions                 ^ keys, values go round   part of the sum
 
-Every layer but attention works on one token at a time, so a rank that holds t = T/cp of the tokens
-runs it as it is. Three things change: the embedding must know which positions these are; attention
-is ring attention; and the loss is the rank's part of a sum over all B*T tokens. Parameters are
-replicated, and each rank's gradient is what its tokens contribute: one all-reduce (a sum, no mean)
-after backward, as in data parallelism.
+Every layer but attention treats each token separately, so a rank with t = T/cp of the tokens runs
+it unchanged. Only three things change. The embedding must know the positions of these tokens,
+attention becomes ring attention, and the loss is the rank's part of a sum over all B*T tokens.
+Parameters are replicated, and each rank has the gradient that its tokens contribute. Therefore one
+all-reduce follows after backward as in data parallelism, but it is a sum and not a mean.
 
     L = 1/(BT) sum over ranks of sum over their tokens
     dL/dw = sum over ranks of (dL/dw of their tokens)
@@ -37,13 +37,14 @@ def shard(x: Tensor, layout: Sequence[Sequence[int]], group: Group = None) -> Te
 def context_parallel_gpt(
     model: GPT, layout: Sequence[Sequence[int]], group: Group = None, mix: Callable = ring_attention
 ) -> "ContextParallelGPT":
-    """`model`, a `lib.training.model.GPT` that is alike on all ranks, for this rank's tokens;
-    `model` itself stays as it is.
+    """A copy of `model`, a `lib.training.model.GPT` that is the same on all ranks, for this rank's
+    tokens.
 
-    layout: [positions of rank 0, of rank 1, ...], from `layouts`; 0..T-1 with T up to the model's
-    seq_len. mix: mix(q, k, v, layout, group=group), attention over all tokens; `ulysses` has others
-    than the ring. After backward call `sum_gradients()`, once per step. Sends nothing now.
-    Raises ValueError for a model with dropout, or a sequence longer than the model's.
+    layout: [positions of rank 0, of rank 1, ...], from `layouts`; together they are 0..T-1, with T
+    up to the model's seq_len. mix: mix(q, k, v, layout, group=group), attention over all tokens;
+    `ulysses` has alternatives to the ring. After backward call `sum_gradients()`, once per step.
+    Sends nothing now. Raises ValueError for a model with dropout, or a sequence longer than the
+    model's.
     """
     longest, last = model.shape.seq_len, max(positions[-1] for positions in layout)
     if last >= longest:
@@ -86,7 +87,7 @@ class ContextParallelGPT(nn.Module):
         return cross_entropy(self(tokens), targets, "sum") / (len(tokens) * T)
 
     def sum_gradients(self):
-        """Every gradient becomes the sum over the ranks. Call it once per step, after the last
+        """Replace every gradient by its sum over the ranks. Call it once per step, after the last
         backward.
 
         Sends: one all-reduce of all parameters.

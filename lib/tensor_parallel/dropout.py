@@ -1,16 +1,16 @@
-"""Dropout over tp ranks: the same mask where tensors are replicated, another one on each rank where
-they are sharded.
+"""Dropout over tp ranks: replicated tensors need the same mask on all ranks, and sharded tensors a
+different one on each rank.
 
     where                              on the tp ranks   mask        or else
     after embedding, attention, MLP    replicated        the same    residual streams drift apart
     attention's weights                sharded by heads  of its own  heads 0 and H/tp drop the same
     in sequence parallel: all of them  sharded           of its own  tokens 0 and T/tp drop the same
 
-The tp ranks of one group start from one random state (the same torch.manual_seed) and draw alike:
-that is the first row. For the others a rank draws one number, still the same on all, adds its rank,
-and continues from there for a while; afterwards all ranks return to the common state. So there is
-no second state to keep: what saves and restores torch's random state (a checkpoint, recomputation)
-restores these masks too.
+The tp ranks of a group start from the same random state (the same torch.manual_seed), so they draw
+the same masks, as the first row needs. For the other rows a rank draws one number, which is still
+the same on all ranks, adds its rank, and uses the result as a temporary seed. Afterwards all ranks
+return to the common state. So there is no second state to keep, and code that saves and restores
+torch's random state (a checkpoint, recomputation) restores these masks too.
 
 Megatron-LM keeps a second state per rank instead (its `CudaRNGStatesTracker`), for the same two
 kinds of masks.
@@ -30,7 +30,7 @@ from lib.backend import Group
 
 @contextlib.contextmanager
 def own_random_numbers(group: Group = None, draws: bool = True) -> Iterator[None]:
-    """The block draws numbers that differ between the ranks of `group`; afterwards their random
+    """A context in which the ranks of `group` draw different numbers. Afterwards their random
     states are the same again.
 
     draws: False if the block is going to draw nothing: then the random state stays as it is. Sends
@@ -47,7 +47,7 @@ def own_random_numbers(group: Group = None, draws: bool = True) -> Iterator[None
 
 
 class ShardedDropout(nn.Module):
-    """nn.Dropout for what is sharded over `group`: each rank draws a mask of its own."""
+    """nn.Dropout for tensors that are sharded over `group`: each rank draws a mask of its own."""
 
     def __init__(self, p: float, group: Group = None) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""The GPT over tp ranks: made from the unsharded one, used like it, and turned back into it.
+"""The full GPT over tp ranks. It is made from the unsharded GPT, is used like it, and can be turned
+back into it. The table says how many collectives a step needs:
 
     tokens -> embedding -> block 0 .. block L-1 -> norm -> head -> logits (B, T, V/tp) -> loss
               vocabulary   heads and hidden units  full    vocabulary                     vocabulary
@@ -9,11 +10,12 @@
       with regathered_column_parallel:
                             2 gathers, 2 scatters  2 scatters, 4 gathers  1 more gather backward
 
-each of (B, T, D); an all-reduce is (tp-1) 2BTD elements over all ranks, a gather or scatter half of
-it. The loss all-reduces 3BT more. In sequence parallel, `sum_gradients` all-reduces the gradients
-of the replicated parameters: 6D elements per layer (norms, biases after a row split), and 2D + TD
-outside the layers (the last norm, positions; T is seq_len). tp divides heads, key/value heads,
-mlp_hidden, vocab_size, and in sequence parallel the sequence's length.
+Each of them is on (B, T, D). For an all-reduce the ranks together send (tp-1) 2BTD elements, for a
+gather or scatter half of that. The loss all-reduces 3BT more. With sequence parallelism,
+`sum_gradients` all-reduces the gradients of the replicated parameters, which are 6D elements per
+layer (norms, biases after a row split) and 2D + TD outside the layers (the last norm, positions; T
+is seq_len). tp has to divide the heads, key/value heads, mlp_hidden, vocab_size, and with sequence
+parallelism the length of the sequence.
 
 Every rank is given the full model, with the same seed, and keeps its shard, so the values are those
 of a single-process baseline, whatever tp is. All tp ranks read the same tokens and, where there is
@@ -47,8 +49,8 @@ from lib.training.model import GPT
 def parallel_gpt(
     model: GPT, group: Group = None, all_reduce: Collective = collectives.all_reduce
 ) -> "ParallelGPT":
-    """This rank's shard of `model`, a `lib.training.model.GPT` that is the same on all ranks;
-    `model` itself stays as it is.
+    """This rank's shard of `model`, a `lib.training.model.GPT` that is the same on all ranks.
+    `model` itself is not changed.
 
     all_reduce: all_reduce(tensor, group) sums in place; f and g call it. Sends nothing now.
     Raises ValueError for a size that tp does not divide.
@@ -66,8 +68,8 @@ def sequence_parallel_gpt(
     column_linear: Callable = sequence_column_parallel,
     output_mapping: Collective = scatter_sequence,
 ) -> "SequenceParallelGPT":
-    """This rank's shard of `model`, in sequence parallel: after backward call `sum_gradients()`,
-    once per step.
+    """This rank's shard of `model`, with sequence parallelism. After backward you have to call
+    `sum_gradients()`, once per step.
 
     column_linear: `sequence_column_parallel` keeps gathered inputs for backward,
     `regathered_column_parallel` gathers them again. output_mapping: that of the row-parallel layers
@@ -122,7 +124,8 @@ class ParallelGPT(nn.Module):
 
 
 class SequenceParallelGPT(ParallelGPT):
-    """Between the sharded layers each rank has its own tokens. Made by `sequence_parallel_gpt`."""
+    """A ParallelGPT in which each rank has its own tokens between the sharded layers. Made by
+    `sequence_parallel_gpt`."""
 
     def __init__(
         self, model: GPT, group: Group, column_linear: Callable, output_mapping: Callable

@@ -10,12 +10,12 @@
     head 2          r0    r1                  r1   r1
     head 3          r0    r1                  r1   r1
 
-cp must divide H: it is at most the number of heads. Of K key/value heads each rank has K/cp; where
-K < cp, a head goes to each of the cp/K ranks whose query heads read it, and its gradient is the sum
-of theirs: as if there were K' = max(K, cp) of them.
+cp must divide H, so it is at most the number of heads. Of K key/value heads each rank has K/cp. If
+K < cp, a head is sent to each of the cp/K ranks whose query heads read it, and its gradient is the
+sum of theirs, as if there were K' = max(K, cp) key/value heads.
 
-`gathered_attention`, as in Llama 3's training, gathers keys and values of all tokens on every rank;
-queries stay.
+`gathered_attention` is an alternative, used to train Llama 3: it gathers the keys and values of all
+tokens on every rank, and the queries stay where they are.
 
 Sent by all ranks, in units of 2BTd elements; for B sequences of T tokens, head width d:
 
@@ -24,9 +24,9 @@ Sent by all ranks, in units of 2BTd elements; for B sequences of T tokens, head 
     gathered   (cp-1) K                 (cp-1) K                 all keys, T tokens, of K heads
     Ulysses    (cp-1) (H + K') / cp     the same                 all tokens of H/cp and K'/cp heads
 
-Forward, Ulysses sends less than the others where (H + K')/cp < K. With K >= cp: where cp > H/K + 1.
-Its messages are sent before attention and after it, and none overlaps with it; the ring's are sent
-while blocks are computed.
+In forward Ulysses sends less than the others if (H + K')/cp < K; for K >= cp that means cp > H/K +
+1. However, its messages are sent before and after attention, so none of them overlaps with it,
+whereas the ring sends while blocks are computed.
 
 Sources: Jacobs et al. 2023, "DeepSpeed Ulysses: system optimizations for enabling training of
 extreme long sequence transformer models"; Dubey et al. 2024, "The Llama 3 herd of models", section
@@ -131,8 +131,8 @@ def gathered_attention(
     *,
     causal: bool = True,
 ) -> Tensor:
-    """`ring_attention` by an all-gather of k and v; their gradients by a reduce-scatter.
-    Shards of equal length."""
+    """The same as `ring_attention`, with an all-gather of k and v, and a reduce-scatter of their
+    gradients. All shards need the same length."""
     B, K, _, d = k.shape
     check(q, k, v, layout, dist.get_rank(group), dist.get_world_size(group))
     shards = torch.stack([k, v]).permute(1, 3, 0, 2, 4).flatten(2)  # (B, t, 2Kd)

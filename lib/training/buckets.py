@@ -5,10 +5,11 @@ Distributed"; Megatron's grad buffers).
     backward                                        b2 first, w0 last
     buckets      [b2 w2 b1][    w1    ][b0 w0]      0, 1, 2: in the order in which they become ready
 
-A message costs alpha + beta * bytes. A model of hundreds of parameters pays alpha hundreds of
-times; in buckets it pays it a few times, for the same bytes. But a bucket can be sent only when its
-last gradient is ready, so buckets that are too large have nothing to overlap with, and the last one
-to become ready is always exposed. Therefore large buckets come first, and small ones last.
+A message costs alpha + beta * bytes. With a message for each parameter, a model of hundreds of them
+pays alpha hundreds of times; with buckets it pays alpha a few times, for the same bytes. However, a
+bucket can be sent only when its last gradient is ready, so buckets that are too large have nothing
+to overlap with. The last one to become ready is always exposed, because backward has ended by then.
+Therefore large buckets come first, and small ones last.
 """
 
 import weakref
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from lib.backend import Group
 
-# bytes: a fifth of a GPT of 10M parameters, for what a link has to wait for to be little
+# bytes: a fifth of the gradients of a GPT of 10M parameters, so that the first bucket is ready soon
 CAPACITY = 8 * 2**20
 SMALLEST = 4 * 2**20  # bytes
 
@@ -46,9 +47,9 @@ def plan_tapered_buckets(
     """Like `plan_buckets`, but a bucket holds at most two thirds of the bytes still to come, down
     to SMALLEST.
 
-    The last bucket is ready when backward ends, and nothing is left to hide it behind: it should be
-    small. But each bucket more costs a round of messages, so small ones should be few. A GPT of 43
-    MB: five of 7.1 MB, 4.7, 2.7.
+    The last bucket is ready when backward ends and no compute is left to hide it, so it should be
+    small. On the other hand every bucket costs a round of messages, so there should be few small
+    ones. A GPT of 43 MB gets five buckets of 7.1 MB, one of 4.7 and one of 2.7.
     """
     return _plan(
         parameters, capacity, lambda to_come: min(capacity, max(2 * to_come // 3, SMALLEST))
@@ -129,9 +130,9 @@ def when_gradient_is_ready(parameters, method):
     """Call method(parameter) each time that backward has completed the gradient of one of
     `parameters`.
 
-    method: of an object that the hooks do not keep alive. Python's garbage collector does not see
-    torch's hooks on parameters, so an object that they kept, and that has these parameters, would
-    never be freed.
+    The hooks do not keep method's object alive. Python's garbage collector does not see torch's
+    hooks on parameters, so if they referenced an object that has these parameters, it would never
+    be freed.
     """
     weak = weakref.WeakMethod(method)
 
@@ -144,8 +145,8 @@ def when_gradient_is_ready(parameters, method):
 
 
 def gradient_came_twice(parameter, call, instead):
-    """The error for a gradient that is complete for a second time in one step: its two causes, and
-    the way out of each.
+    """The error for a gradient that is completed a second time in one step. It names two possible
+    causes, and a remedy for each.
 
     call: what to do after each backward. instead: the class that looks at gradients only when
     backward has ended.
@@ -159,10 +160,10 @@ def gradient_came_twice(parameter, call, instead):
 
 
 def mark_sharded(parameters: Iterable[nn.Parameter], group: Group = None) -> None:
-    """Note in `parameter.sharded_over` that each of the group's ranks has other values of these
+    """Note in `parameter.sharded_over` that the group's ranks have different values of these
     parameters.
 
-    What copies rank 0's values to all ranks of a group asks for this in `check_replicated`.
+    Code that copies rank 0's values to all ranks of a group reads it through `check_replicated`.
     """
     ranks = tuple(dist.get_process_group_ranks(group))
     for parameter in parameters:

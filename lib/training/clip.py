@@ -6,10 +6,11 @@
     rank 0   shard 0 of g     sum of its squares  9 --+
     rank 1   shard 1 of g     sum of its squares 16 --+-- all-reduce: 25 -->  |g| = 5 on every rank
 
-Squares add up over shards, norms do not: a rank that clips by the norm of its own shard scales its
-part by a factor of its own, and the direction of the step changes. Replicated gradients must not be
-added, because adding N equal sums would make the norm sqrt(N) too large. So say for each set of
-parameters over which groups it is sharded:
+Squares add up over shards, whereas norms do not. If each rank clipped by the norm of its own shard,
+every shard would be scaled by another factor, and the direction of the step would change.
+Replicated gradients must not be added, because adding N equal sums of squares would make the norm
+sqrt(N) times too large. So you have to say for each set of parameters over which groups it is
+sharded:
 
     data parallel, full gradients        no group
     ZeRO and FSDP shards                 the group of the shards

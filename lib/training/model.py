@@ -1,20 +1,20 @@
-"""A small GPT, the model of all labs (Radford et al. 2019, "Language models are unsupervised
-multitask learners").
+"""A small GPT in plain PyTorch, which all labs train and split (Radford et al. 2019, "Language
+models are unsupervised multitask learners").
 
     tokens -> embedding -> block 0 -> ... -> block L-1 -> norm -> head -> logits
     block:  x = x + attention(norm1(x))     q, k, v by columns, out by rows
             x = x + mlp(norm2(x))           up by columns, down by rows
 
-    A pipeline cuts between blocks, tensor parallelism inside; experts take the place of mlp.
-    The head's weight is the token embedding's: one parameter, used twice, its gradient the sum of
-    both uses.
+The comments on the right say how tensor parallelism splits the linear layers. A pipeline splits the
+model between blocks, and experts replace the mlp. The head and the token embedding share a weight:
+it is one parameter with two uses, so its gradient is the sum over both.
 
 B sequences of T tokens, V vocabulary, D hidden, H heads of width d = D/H, K key/value heads, F MLP
 width, L blocks.
 
-Positions are learned, one vector each: the embedding alone knows them, so a block is the same code
-wherever it runs. Attention is written out, not fused: the backward of a GPU's fused kernel adds in
-no fixed order, and labs compare runs.
+Each position has a learned vector. Only the embedding uses positions, so a block is the same code
+wherever it runs. Attention is written out rather than fused, because the backward of a GPU's fused
+kernel adds in no fixed order, and the labs compare runs.
 """
 
 import math
@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers that make a GPT. Fewer n_kv_heads than n_heads is grouped-query attention
-    (Ainslie et al. 2023)."""
+    """The sizes of a GPT. With fewer n_kv_heads than n_heads it uses grouped-query attention
+    (Ainslie et al. 2023). Raises ValueError for sizes that do not fit together."""
 
     vocab_size: int
     seq_len: int  # the longest sequence, T
@@ -40,7 +40,7 @@ class Shape:
     dropout: float = 0.0
 
     def __post_init__(self):
-        # A frozen dataclass fills in its own defaults this way; afterwards every field is a number.
+        # a frozen dataclass can set its own fields only in this way; then every field is a number
         object.__setattr__(
             self, "n_kv_heads", self.n_heads if self.n_kv_heads is None else self.n_kv_heads
         )
@@ -97,8 +97,8 @@ class Embedding(nn.Module):
 
 
 def split_heads(x: Tensor, head_dim: int) -> Tensor:
-    """(B, T, heads * d) -> (B, heads, T, d). Head i is columns i*d to (i+1)*d: a column split is a
-    split by heads."""
+    """(B, T, heads * d) -> (B, heads, T, d). Head i has the columns i*d to (i+1)*d - 1, so a split
+    of the columns is a split of the heads."""
     return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
 
@@ -112,8 +112,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> T
     -> (B, H, T, d).
 
     Query head i uses key/value head i // (H/K). `dropout` is the probability of dropping an
-    attention weight. It knows no model: with H and K the heads of one rank, it is one rank's
-    attention.
+    attention weight. Heads are independent, so under tensor parallelism a rank calls this function
+    with its own heads, and H and K are their numbers.
     """
     (T, d), share = q.shape[-2:], q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)  # (B, H, T, d)
@@ -125,8 +125,8 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> T
 
 
 class Attention(nn.Module):
-    """(B, T, D) -> (B, T, D). q, k, v are separate, so each is split by columns (heads) with one
-    slice; out by rows."""
+    """(B, T, D) -> (B, T, D). q, k and v are separate layers, so that tensor parallelism can split
+    each by columns (heads) with one slice; out is split by rows."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -158,8 +158,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer, (B, T, D) -> (B, T, D). Each part reads the norm of the residual stream x
-    and adds to x."""
+    """One layer, (B, T, D) -> (B, T, D). Attention and MLP each read the normalised residual stream
+    x, and add their output to x."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -174,8 +174,8 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The full model, on torch's default device. `seed` alone decides every weight, whatever the
-    device and the rank.
+    """The full model, on torch's default device. `seed` alone determines the weights, so they are
+    the same on every device and rank.
 
     Parameters: V*D + T*D, per block 2D(D+1) + 2Kd(D+1) + 2DF + F + D + 4D, and 2D for the last
     norm.
@@ -184,9 +184,9 @@ class GPT(nn.Module):
     def __init__(self, shape: Shape, seed: int = 0) -> None:
         super().__init__()
         self.shape = shape
-        # Built on the CPU, where one seed gives the same numbers on every machine. fork_rng: the
-        # layers initialise themselves when they are made, and those numbers are thrown away; the
-        # global random state must not notice.
+        # We build on the CPU, where one seed gives the same numbers on every machine. The layers
+        # initialise themselves when they are made. We overwrite these values, and fork_rng keeps
+        # their draws from changing the global random state.
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
             self.embedding = Embedding(shape)
             self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.n_layers))
@@ -194,13 +194,13 @@ class GPT(nn.Module):
             self.head = nn.Linear(shape.hidden, shape.vocab_size, bias=False)  # weight (V, D)
             self._initialise(torch.Generator("cpu").manual_seed(seed))
         self.to(torch.get_default_device())
-        # the tie: from here on one parameter with two names
+        # tie the weights: from here on it is one parameter with two names
         self.head.weight = self.embedding.token.weight
 
     @torch.no_grad()
     def _initialise(self, generator):
-        """GPT-2's: normal(0, 0.02), biases 0; the 2L weights that write to the residual stream
-        times 1/sqrt(2L)."""
+        """Initialise as GPT-2 does: weights normal(0, 0.02), biases 0, and the 2L weights that
+        write to the residual stream scaled by 1/sqrt(2L)."""
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 parameter.zero_()
@@ -210,8 +210,8 @@ class GPT(nn.Module):
                 parameter.normal_(0.0, 0.02 * scale, generator=generator)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """tokens (B, T) int64 -> logits (B, T, V), logits[:, t] for what follows t.
-        ValueError if T > seq_len."""
+        """tokens (B, T) int64 -> logits (B, T, V), where logits[:, t] predict token t + 1.
+        Raises ValueError if T > seq_len."""
         x = self.embedding(tokens)  # (B, T, D)
         for block in self.blocks:
             x = block(x)  # (B, T, D)
@@ -222,7 +222,7 @@ class GPT(nn.Module):
         return cross_entropy(self(tokens), targets, reduction)
 
     def num_parameters(self) -> int:
-        """Numbers that are trained; the tied weight counts once."""
+        """How many elements the parameters have; the tied weight counts once."""
         return sum(p.numel() for p in self.parameters())
 
 
@@ -230,8 +230,8 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
     """-log p(target) in nats, the "mean" or the "sum" over all B*T tokens. logits (B, T, V),
     targets (B, T) -> ().
 
-    The mean of the ranks' means is the batch's mean only where ranks hold equally many tokens; sums
-    always add up.
+    The mean of the ranks' means is the batch's mean only if all ranks have equally many tokens.
+    Otherwise use "sum", because sums always add up. Raises ValueError for shapes that do not fit.
     """
     if logits.shape[:-1] != targets.shape:
         raise ValueError(

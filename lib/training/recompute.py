@@ -1,20 +1,21 @@
-"""Recomputation: keep the input of some layers, not what they compute; run them again in backward
-(Chen et al. 2016).
+"""Recomputation, or activation checkpointing: keep only the input of some layers, and run these
+layers again in the backward pass to get the activations that it needs (Chen et al. 2016).
 
     forward     x --> f --> y             kept: x, instead of all that f's backward reads
     backward    x --> f --> y             again, now with a graph ...
                 grad x <-- f <-- grad y   ... and back through it
 
-Memory: the input for as long as a micro-batch is in flight, and one f's graph while its backward
-runs. Time: a forward more; with backward twice as long as forward, a third more in all.
+This saves memory, because only the input is kept while a micro-batch is in flight, and only one f's
+activations exist at a time, while its backward runs. It costs one more forward. Since backward
+takes about twice as long as forward, the step does about a third more computation.
 
-f must compute the same values again. Dropout does if it draws the same numbers, so the random state
-of the first forward is restored for the second, and afterwards set back to what it was. Under
-autocast the second forward runs in the dtypes of the first, although backward is usually called
-outside of the `with` block. A batch norm's running averages would be updated twice.
+f must compute the same values again. Dropout has to draw the same numbers, so we restore the random
+state of the first forward for the second, and afterwards set it back. Under autocast the second
+forward has to run in the same dtypes as the first, so we restore autocast too, because backward is
+usually called outside of its `with` block. A batch norm would update its running averages twice.
 
 Sources: Chen et al. 2016 ("Training deep nets with sublinear memory cost"); torch.utils.checkpoint,
-reentrant.
+whose variant with use_reentrant=True works in this way.
 """
 
 import contextlib
@@ -31,13 +32,13 @@ from lib.backend.torch_private import tree_flatten, tree_unflatten
 
 # exercise: lab4.recompute
 def recompute(f: Callable, *inputs: Tensor) -> Any:
-    """f(*inputs), of which only the inputs are kept; f, called without a graph now, is called again
-    in backward.
+    """Compute f(*inputs) and keep only the inputs for backward. f runs without a graph now, and
+    again, with one, in backward.
 
     f: a module, or a function that returns a tensor or a tuple of tensors. inputs: tensors of any
     dtype, and whatever else f takes. Gradients flow to the tensors and to every parameter that f
-    uses, as without recomputation. torch.autograd.grad cannot ask for a parameter's gradient: use
-    backward.
+    uses, as without recomputation. Use backward to get them, because torch.autograd.grad cannot ask
+    for a parameter's gradient here.
     """
     # With no input that needs a gradient (tokens), autograd would leave f out, and with it f's
     # parameters.
@@ -46,7 +47,7 @@ def recompute(f: Callable, *inputs: Tensor) -> Any:
 
 
 class Recompute(torch.autograd.Function):
-    """y = f(*inputs), and in backward once more."""
+    """The autograd function of `recompute`: y = f(*inputs), computed once more in backward."""
 
     @staticmethod
     def forward(ctx, f, anchor, *inputs):
@@ -85,16 +86,16 @@ class Recompute(torch.autograd.Function):
 
 
 class Recomputed(nn.Module):
-    """`module`, recomputed: a block of a model, or a stage of a pipeline. It takes what `module`
-    takes, by name too."""
+    """A module that recomputes `module`, such as a block of a model or a stage of a pipeline, in
+    backward. It is called like `module`, with keyword arguments too."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        # The weights of this forward, also if `functional_call` has put others in their place until
-        # it returns.
+        # We keep the weights of this forward, because a caller's `functional_call` may have
+        # replaced them for as long as it runs, and backward comes later.
         weights: dict[str, Tensor] = dict(self.module.named_parameters())
         leaves, nest = tree_flatten((inputs, named))  # tensors may be inside of tuples and dicts
         again = lambda *leaves: functional_call(self.module, weights, *tree_unflatten(leaves, nest))
@@ -118,8 +119,8 @@ def random_state(tensors):
 
 @contextlib.contextmanager
 def as_then(state):
-    """The block with the generators set to `state`; afterwards they are set back to what they were
-    before it."""
+    """A context in which the generators have `state`. When it ends, they are set back to what they
+    were before."""
     on_cpu, on_gpus = state
     with torch.random.fork_rng(devices=list(on_gpus)):
         torch.set_rng_state(on_cpu)
@@ -129,8 +130,8 @@ def as_then(state):
 
 
 def autocast_state(tensors):
-    """torch.autocast's arguments, as they are now, for the CPU and for the devices
-    of the tensors."""
+    """[torch.autocast's arguments, ...] that describe its current state on the CPU and on the
+    devices of the tensors."""
     kinds = dict.fromkeys(["cpu", *(device.type for device in _devices(tensors))])
     kinds = [kind for kind in kinds if torch.amp.is_autocast_available(kind)]
     cached = torch.is_autocast_cache_enabled()
@@ -142,7 +143,7 @@ def autocast_state(tensors):
 
 @contextlib.contextmanager
 def with_autocast(state):
-    """The block under autocast as it was at `state`, on or off."""
+    """A context in which autocast is on or off as in `state`, the result of `autocast_state`."""
     with contextlib.ExitStack() as stack:
         for arguments in state:
             stack.enter_context(torch.autocast(*arguments))
@@ -150,8 +151,8 @@ def with_autocast(state):
 
 
 class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
-    """Inside, notes every tensor that a graph saves for its backward; `nbytes()` is what is still
-    kept of them.
+    """A context that notes every tensor that autograd saves for backward. `nbytes()` counts those
+    that are still kept.
 
         with SavedBytes(besides=model.parameters()) as saved:
             loss = model.loss(tokens, targets)
@@ -159,13 +160,13 @@ class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
             loss.backward()
             print(saved.nbytes())         # 0
 
-    besides: tensors that exist anyway (parameters, the batch): what shares their memory is not
-    counted.
+    besides: tensors that exist anyway, such as parameters and the batch. Saved tensors that share
+    memory with them are not counted.
     """
 
     def __init__(self, besides=()):
         super().__init__(self._note, lambda note: note.tensor)
-        # the graph alone holds a note: it goes when the graph lets go of the tensor
+        # only the graph references a note, so the note is freed when the graph frees the tensor
         self.notes = weakref.WeakSet()
         self.besides = list(besides)
 
@@ -174,14 +175,14 @@ class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
         return self
 
     def _note(self, tensor):
-        # not the tensor: that knows its graph, and the two would keep each other alive
+        # the tensor itself references its graph, and the two would keep each other alive
         note = _Note(tensor.detach())
         self.notes.add(note)
         return note
 
     def nbytes(self, also=()):
-        """Bytes that live graphs have saved. Tensors that share memory count once. also: tensors to
-        count with them."""
+        """The bytes that live graphs have saved. Tensors that share memory are counted once. also:
+        further tensors to count."""
         anyway = {tensor.untyped_storage().data_ptr() for tensor in self.besides}
         storages = [
             tensor.untyped_storage() for tensor in [*(note.tensor for note in self.notes), *also]

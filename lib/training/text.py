@@ -1,4 +1,5 @@
-"""Real text, as characters, and the batches that ranks draw from it.
+"""Real text as a sequence of characters, and the batches that ranks draw from it, such that any
+number of ranks together draws the same batch.
 
     text.load() -> Text, character numbers in 100 pieces:
         . . . . . . . . . V . . . . . . . . . V ...  . 90 for training, V every tenth for validation
@@ -8,9 +9,9 @@
         3 ranks   [0 1 2] [3 4 5] [6 7]        unequal shares: the first B mod N ranks hold 1 more
 
 The text is the prose of Python's own help pages (`pydoc_data.topics`), which come with every
-CPython, or your file. A model that knows only how frequent each character is cannot get below the
-text's unigram entropy, H = -sum_c p(c) log p(c) (Shannon 1951, "Prediction and entropy of printed
-English"): a loss below H has used context.
+CPython, or a file of yours. A model that knows only how frequent each character is cannot get below
+the text's unigram entropy, H = -sum_c p(c) log p(c) (Shannon 1951, "Prediction and entropy of
+printed English"). So a model with a loss below H has learned to use context.
 """
 
 import math
@@ -94,10 +95,11 @@ def load(path=None):
 def help_pages():
     """Python's help topics in the order of their names, each paragraph once.
 
-    Some pages repeat others ("typesseq-mutable" is also in "typesseq"): validation would hold text
-    that was trained on. A paragraph with any but the `CHARACTERS` most frequent characters is left
-    out, because the pages of Python 3.12 and later have more, and a model's number of parameters
-    depends on how many there are.
+    Paragraphs are taken once because some pages repeat others ("typesseq-mutable" is also in
+    "typesseq"), and the validation part would contain text that was trained on. A paragraph with
+    any but the `CHARACTERS` most frequent characters is left out, because the pages of Python 3.12
+    and later have more characters, and a model's number of parameters depends on how many there
+    are.
     """
     from pydoc_data.topics import topics  # half a megabyte, only for who asks
 
@@ -131,11 +133,12 @@ def batch(data, step, rank=0, world_size=1, batch_size=32, seq_len=64, seed=0):
     """This rank's share of the sequences of one step: tokens (b, T) and targets (b, T), each target
     the next character.
 
-    data: (n,) int64, such as `Text.train`. batch_size: B, the sequences of all ranks together.
-    All ranks' shares in rank order are the batch of one process: b = B/N, or one more on the first
-    B mod N ranks. A pure function: a run resumed at any step, on any number of ranks, draws what it
-    would have drawn. The result is on torch's default device, which on a rank is the rank's own.
-    Raises ValueError if a rank would get no sequence, or if the text is shorter than one.
+    data: (n,) int64, such as `Text.train`. batch_size: B, the sequences of all ranks together. The
+    shares of all ranks in rank order are the batch of a single process; b is B/N rounded down, or
+    one more on the first B mod N ranks. It is a pure function, so a run that is resumed at any
+    step, on any number of ranks, draws the batches that it would have drawn anyway. The result is
+    on torch's default device, which on a rank is the rank's own. Raises ValueError if a rank would
+    get no sequence, or if the text is shorter than one.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}: ranks are 0 to {world_size - 1}")

@@ -1,4 +1,5 @@
-"""Automatic parallelism: the plan is searched for, not written down (Zheng et al. 2022, "Alpa").
+"""Automatic parallelism: a search finds the parallel plan of a model, so that nobody has to write
+it (Zheng et al. 2022, "Alpa"). There are two searches, one inside the other:
 
     layers, devices --> outer pass: stages, and how many devices each has     a pipeline
     a stage         --> inner pass: how each operator is split over them      data, tensor, sequence
@@ -13,18 +14,19 @@ price.py        seconds and elements of a plan: compute, and messages in and bet
 choose.py       inner pass: the cheapest plan, exactly
 execute.py      a module run as its plan says, on ranks
 
-All but execute.py is pure: plain data in, plain data out.
+All files but execute.py need no ranks: their functions take and return plain data.
 
     traced = trace(module, (B, T, D))
     plan = choose(traced.operators, Cluster(4, 1e12, 1e11, 1e-5, 1e-10, 4))
     # on every rank: the same results and gradients as `module`
     sharded = Sharded(traced, plan, group)
 
-How others search. Alpa's inner pass is an integer program over a traced graph; its outer pass is
-the one here, with the inner pass's times in its table. FlexFlow (Jia et al. 2019) walks at random
-among plans and keeps the better one. Colossal-AI's (Liu et al. 2023, "Colossal-Auto") is an integer
-program too, with recomputation chosen after it. Here a stage's ranks are in a line, and a tensor is
-split on one dim; Alpa's are in a grid, with a dim for each axis.
+Other systems search in other ways. Alpa's inner pass solves an integer program over a traced graph;
+its outer pass is the one here, with times from the inner pass. FlexFlow (Jia et al. 2019) makes
+random changes to a plan and keeps those that are better. Colossal-AI (Liu et al. 2023,
+"Colossal-Auto") also solves an integer program, and then chooses what to recompute. We are simpler
+than Alpa in one more respect: our ranks have one dimension, so a tensor is split on one dim only,
+whereas Alpa arranges them in a grid and can split one dim of the tensor for each axis.
 """
 
 from lib.hybrid.automatic.choose import choose

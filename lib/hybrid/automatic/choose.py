@@ -1,22 +1,24 @@
-"""Inner pass: the cheapest plan, exactly (Zheng et al. 2022, section 4; there by integer
-programming).
+"""Inner pass: finds the cheapest plan exactly, by dynamic programming (Zheng et al. 2022, section
+4, use integer programming instead).
 
-A plan's price is a sum of small tables. An operator's compute depends on its own strategy; what it
-costs to bring its result to its readers depends on its strategy and on theirs.
+A plan chooses a strategy for each operator, and its price is a sum of two kinds of costs. The
+compute c of an operator depends on its own strategy only. The communication e that brings its
+result to its readers depends on its strategy and on theirs. So each cost is a small table.
 
     x --> up --> gelu --> down --> output
     price = c(up) + e(up, gelu) + c(gelu) + e(gelu, down) + ...
 
-Operators are removed one by one. To remove `gelu`, add up all tables that know it, and keep for
-every choice of its neighbours the best that it can do:
+We eliminate one operator after the other. To eliminate `gelu`, we add up all tables in which it
+appears, and keep the cheapest strategy of gelu for every choice of its neighbours:
 
     table(up, down) = min over gelu of ( e(up, gelu) + c(gelu) + e(gelu, down) )
 
-and remember which it was. When none is left, the plan is read backwards. This is dynamic
-programming along a chain; a graph with branches gives tables of more operators, q, k and v one of
-four. The one with the smallest table goes first. The result does not depend on the order, only the
-work: choices ^ (operators in the largest table), where trying every plan takes choices ^ (all
-operators). (Variable elimination: Bertele & Brioschi 1972, "Nonserial dynamic programming".)
+We also remember which strategy that was. When no operator is left, we read the plan backwards. On a
+chain this is ordinary dynamic programming. A graph with branches has tables of more operators: x
+and its readers q, k and v share one of four. We always eliminate the operator with the smallest
+table. The order does not change the result, only the work, which is choices ^ (operators in the
+largest table), whereas trying every plan would take choices ^ (all operators). (The method is
+called variable elimination: Bertele & Brioschi 1972, "Nonserial dynamic programming".)
 """
 
 import itertools
@@ -29,11 +31,11 @@ from lib.hybrid.automatic.strategies import elements, strategies
 
 
 def choose(operators, cluster, given=REPLICATE, wanted=REPLICATE):
-    """The Plan of fewest seconds for `operators`, of a Traced, on a Cluster.
+    """The fastest Plan for `operators`, those of a Traced, on a Cluster.
 
-    given, wanted: the layouts in which the input comes and the output must leave. Of equal plans
-    any, always the same. Raises ValueError where N does not divide the input or output on a dim
-    given or wanted.
+    given, wanted: the layout of the input, and the one that the output must have. Among equally
+    fast plans it always returns the same one. Raises ValueError if N does not divide the input or
+    output on the dim on which it is given or wanted.
     """
     shapes = {op.name: op.shape for op in operators}
     ways = {op.name: strategies(op, shapes, cluster.N, given, wanted) for op in operators}
@@ -43,8 +45,8 @@ def choose(operators, cluster, given=REPLICATE, wanted=REPLICATE):
 
 
 def tables(operators, ways, cluster):
-    """[(names, array)]: the price's parts; array[i, j, ...] is for strategy i of names[0], j of
-    names[1], and so on."""
+    """[(names, array), ...]: the tables whose sum is the price. array[i, j, ...] are the seconds
+    for strategy i of operator names[0], strategy j of names[1], and so on."""
     found = []
     for op in operators:
         own = [
@@ -61,7 +63,7 @@ def tables(operators, ways, cluster):
             continue
         names, n = (op.name, *readers), elements(op.shape)
         behind = np.zeros([len(ways[name]) for name in names])
-        cost = {}  # many choices, few pairs of layouts
+        cost = {}  # by pair of layouts, because there are few of these and many choices
         for at in itertools.product(*map(range, behind.shape)):
             gives = ways[op.name][at[0]].gives
             for reads in {ways[name][i].reads for name, i in zip(readers, at[1:], strict=True)}:
@@ -73,7 +75,7 @@ def tables(operators, ways, cluster):
 
 
 def smallest(sizes, tables):
-    """{name: choice} that makes the sum of all tables smallest. sizes: {name: how many
+    """{name: choice}, the choices with the smallest sum of all tables. sizes: {name: how many
     choices it has}."""
     tables, removed, left = list(tables), [], list(sizes)
 
@@ -87,7 +89,7 @@ def smallest(sizes, tables):
             left, key=lambda each: np.prod([sizes[other] for other in around(each)]) * sizes[each]
         )
         names = (name, *around(name))
-        # table(neighbours) = min over name of the sum of all tables that know it
+        # table(neighbours) = min over name of the sum of all tables in which it appears
         total = sum(_spread(table, names, sizes) for table in tables if name in table[0])
         removed.append((name, names[1:], np.argmin(total, axis=0)))
         tables = [table for table in tables if name not in table[0]] + [
@@ -101,8 +103,8 @@ def smallest(sizes, tables):
 
 
 def _spread(table, names, sizes):
-    """The table's array with one axis for each of `names`, of size 1 where it does
-    not know the name."""
+    """The table's array with one axis for each of `names`; the axis has size 1 if the name does not
+    appear in the table, so that arrays can be added."""
     known, array = table
     array = array.transpose(sorted(range(len(known)), key=lambda axis: names.index(known[axis])))
     return array.reshape([sizes[name] if name in known else 1 for name in names])

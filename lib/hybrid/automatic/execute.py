@@ -1,14 +1,14 @@
-"""A module run as its plan says: every operator on its shards, and between operators the
-collectives that change layouts.
+"""Runs a module as its plan says: each operator on this rank's shards, and between operators the
+collectives that change the layouts.
 
     plan       x      up       gelu     down      output
     reads      -      COPY     2        2         REPLICATE
     gives      REPL.  2        2        PARTIAL   -
     this rank  x --f--> F.linear --> gelu --> F.linear --g--> y  its rows of up, columns of down
 
-An operator is called as in the traced module: it does not know that it has only a part. What is
-sent is `reshard`, of results and of weights. Both have their backward there, so after
-`loss.backward()` every gradient is finished.
+An operator is called as in the traced module, so it does not know that it has only a shard. Only
+`reshard` communicates, for results and for weights. It has a backward that communicates their
+gradients, so after `loss.backward()` every gradient is complete.
 """
 
 import copy
@@ -22,11 +22,12 @@ from lib.hybrid.automatic.strategies import home
 
 
 class Sharded(nn.Module):
-    """This rank's part of a traced module: the same names, weights sharded as the plan says.
+    """This rank's part of a traced module, with the same names, and weights sharded as the plan
+    says. The gradient of a replicated weight is that of the full module; of a sharded weight it is
+    this rank's shard.
 
-    traced: a Traced, its weights alike on all ranks; it stays as it is. plan: a Plan for as many
-    ranks as `group` has. Sends nothing now. A gradient is that of the whole module, or this rank's
-    part of it.
+    traced: a Traced with the same weights on all ranks; it is not changed. plan: a Plan for as many
+    ranks as `group` has. Building it sends nothing.
     """
 
     def __init__(self, traced, plan, group=None):
@@ -43,19 +44,19 @@ class Sharded(nn.Module):
                     )
 
     def own_part(self, weight, layout):
-        """What this rank keeps of a full weight that is used in `layout`. Sends nothing."""
+        """The part that this rank stores of a weight that is used in `layout`. Sends nothing."""
         return move(weight, REPLICATE, home(layout), self.group)
 
     def forward(self, x):
-        """x in the layout that the plan was given -> the output in the layout that was wanted.
+        """x in the plan's layout `given` -> the output in its layout `wanted`.
 
-        Sends: forward and backward together `plan.sent` elements over all ranks, if x wants a
+        Sends: over all ranks `plan.sent` elements in forward and backward together, if x requires a
         gradient.
         """
         found, brought = {}, {}
 
         def bring(node, layout):
-            """The result of `node` in this layout; brought there once, for all its readers."""
+            """The result of `node` in this layout. It is resharded once for all its readers."""
             if (node, layout) not in brought:
                 brought[node, layout] = reshard(
                     found[node], self.strategies[node.name].gives, layout, self.group
@@ -80,7 +81,7 @@ class Sharded(nn.Module):
                     found[node] = getattr(args[0], node.target)(*args[1:], **kwargs)
 
     def call(self, node, *args):
-        """A layer on parts, with its weights in the layouts in which its strategy uses them."""
+        """Call a layer on shards, with its weights in the layouts that its strategy uses."""
         layer, weights = self.traced.get_submodule(node.target), self.strategies[node.name].weights
         used = {
             name: reshard(getattr(layer, name), home(layout), layout, self.group)
@@ -89,8 +90,8 @@ class Sharded(nn.Module):
         return functional_call(layer, used, args)
 
     def gather_gradients(self):
-        """{name: gradient} of the whole module, on every rank. Sends: an all-gather for
-        each sharded weight."""
+        """{name: gradient} of the full module, on every rank. Sends: an all-gather for each sharded
+        weight."""
         whole = {}
         for node in self.traced.graph.nodes:
             for name, layout in self.strategies[node.name].weights.items():

@@ -1,4 +1,5 @@
-"""How a tensor is laid out on the ranks of a group, and what changes one layout to another.
+"""The layouts that a tensor can have on the ranks of a group, and the collectives that change one
+into another. `reshard` does this with autograd, so that the gradient is communicated as well.
 
     layout       the value on rank r      its gradient on rank r    name in DTensor
     REPLICATE    x                        dx                        Replicate
@@ -6,8 +7,9 @@
     COPY         x                        partial: summed it is dx  Replicate, its gradient Partial
     PARTIAL      partial: summed it is x  dx                        Partial, its gradient Replicate
 
-COPY and PARTIAL are each other's gradient. So one rule for values is the rule for gradients as
-well:
+A layout says how the value is laid out, and how its gradient is. The gradient of a COPY is laid out
+as the value of a PARTIAL is, and the other way round. Therefore the rule that changes a value's
+layout also tells what backward does:
 
     from       to           value moves by    gradient of the new becomes gradient of the old
     REPLICATE  COPY         nothing           PARTIAL -> REPLICATE: all-reduce         Megatron's f
@@ -19,9 +21,9 @@ well:
     dim        another dim  all-to-all        all-to-all
     REPLICATE  PARTIAL      nothing, x/N      nothing
 
-The last one is for a bias that is added to a partial sum: a part on every rank, so that it enters
-once. Collectives are the rings and the pairwise all-to-all of lib.collectives: what they send is
-known to the element.
+The last line is for a bias that is added to a partial sum: every rank adds b/N, so that the sum
+contains b once. We use the rings and the pairwise all-to-all of lib.collectives, because we know
+exactly how many elements they send.
 """
 
 import torch
@@ -31,19 +33,19 @@ from lib.collectives import all_to_all, ring_all_gather, ring_all_reduce, ring_r
 
 REPLICATE, COPY, PARTIAL = "replicate", "copy", "partial"
 DUAL = {COPY: PARTIAL, PARTIAL: COPY}  # the layout of the gradient; the others have their own
-WHOLE = (REPLICATE, COPY)  # alike as values
+WHOLE = (REPLICATE, COPY)  # layouts whose value is the full tensor on every rank
 
 
 def gradient_layout(layout):
-    """The layout, as a value, of the gradient of a tensor that has this layout."""
+    """The layout of the gradient of a tensor that has this layout, described as that of a value."""
     return DUAL.get(layout, layout)
 
 
 def collective(old, new):
-    """What brings a value from layout `old` to `new`: "all_reduce", "all_gather", "reduce_scatter",
-    "all_to_all", None.
+    """The collective that changes a value from layout `old` to `new`: "all_reduce", "all_gather",
+    "reduce_scatter" or "all_to_all"; None if nothing is sent.
 
-    Raises ValueError for a part that should become a sum, which nothing here needs.
+    Raises ValueError for a change from a shard to PARTIAL, which no strategy needs.
     """
     if old == new or (old in WHOLE):
         return None
@@ -55,17 +57,17 @@ def collective(old, new):
 
 
 def both_ways(old, new):
-    """(collective of the value in forward, collective of its gradient in backward); None where
-    nothing is sent."""
+    """(the collective of the value in forward, that of its gradient in backward); None if nothing
+    is sent."""
     return collective(old, new), collective(gradient_layout(new), gradient_layout(old))
 
 
 def reshard(x, old, new, group=None):
-    """x from layout `old` to `new`, differentiable: a part of x of any shape -> the part that `new`
-    says.
+    """Change x from layout `old` to `new`, differentiably. x: what this rank has in layout `old`,
+    of any shape; returns what it has in layout `new`.
 
-    Sends: what `both_ways` says, of the full tensor; the gradient's part in backward. Its dims
-    must divide by N.
+    Sends: the first collective of `both_ways` in forward, the second in backward. N has to divide
+    the dims on which the tensor is sharded.
     """
     return x if old == new else _Reshard.apply(x, old, new, group)
 
@@ -75,7 +77,7 @@ class _Reshard(torch.autograd.Function):
     def forward(ctx, x, old, new, group):
         ctx.how = old, new, group
         y = move(x, old, new, group)
-        return y.view_as(y) if y is x else y  # autograd wants to see another tensor
+        return y.view_as(y) if y is x else y  # autograd needs a new tensor
 
     @staticmethod
     def backward(ctx, dy):
@@ -84,8 +86,8 @@ class _Reshard(torch.autograd.Function):
 
 
 def move(x, old, new, group=None):
-    """The value x from layout `old` to `new`, without a gradient. Sends: what
-    `collective(old, new)` says."""
+    """Change the value x from layout `old` to `new`, without autograd. Sends: the collective that
+    `collective(old, new)` names."""
     N, rank = dist.get_world_size(group), dist.get_rank(group)
     match collective(old, new):
         case "all_reduce":
@@ -101,8 +103,8 @@ def move(x, old, new, group=None):
                 ring_all_gather(x.movedim(old, 0).contiguous(), group).movedim(0, old).contiguous()
             )
         case "all_to_all":
-            # The parts that the others want, one after the other; theirs come back in the same
-            # order.
+            # the part that each rank wants, in the order of ranks; what arrives is in that order
+            # too
             wanted = torch.stack(x.chunk(N, new))  # (N, ..., 1/N on both dims)
             return torch.cat(all_to_all(wanted, group).unbind(), old)
     if new == PARTIAL and old != PARTIAL:

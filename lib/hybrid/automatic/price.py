@@ -1,4 +1,5 @@
-"""What a plan costs: its compute, its messages, and the layout changes between operators.
+"""The price of a plan in seconds: the compute of its operators, and the messages that change the
+layouts of weights and of results, forward and backward.
 
     seconds = sum over operators  3 share (flops / F + touched bytes / M)  forward 1, backward 2
             + sum over weights    home -> as it is used                    a COPY's gradient summed
@@ -7,11 +8,13 @@
     all-reduce n bytes: 2(N-1)(alpha + n/N beta); all-gather, reduce-scatter: half of it
     (lib.collectives.cost)
 
-N ranks, F operations and M bytes per second of one, alpha seconds per message, beta per byte.
+N ranks; a rank does F operations and touches M bytes per second; a message takes alpha seconds and
+beta per byte.
 
-A result that three layers read in one layout is brought there once: q, k and v share one f, as
-Megatron-LM's do. Nothing overlaps, and memory is not counted; Alpa's inner pass leaves both out
-too, and compute: it counts messages alone, and never lets a matrix product be done twice.
+If several layers read a result in the same layout, it is brought there once. So q, k and v share
+one f, as in Megatron-LM. We assume that nothing overlaps, and do not count memory. Alpa's inner
+pass leaves out both as well, and also compute: it counts messages only, and never lets two ranks
+compute the same matmul.
 """
 
 from typing import NamedTuple
@@ -20,11 +23,11 @@ from lib.collectives.cost import COST
 from lib.hybrid.automatic.layouts import REPLICATE, both_ways
 from lib.hybrid.automatic.strategies import elements, home, strategies
 
-RING = {"all_reduce": "ring"}  # the name in COST where it is another
+RING = {"all_reduce": "ring"}  # names that are different in COST
 
 
 class Cluster(NamedTuple):
-    """The ranks that one stage is split over, all alike."""
+    """The ranks over which one stage is split. All are equally fast."""
 
     N: int
     flops: float  # per second and rank, in matrix products
@@ -35,8 +38,7 @@ class Cluster(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A tensor whose layout is changed to another one; `layouts.both_ways(old,
-    new)` says by what."""
+    """A change of a tensor's layout. `layouts.both_ways(old, new)` names its collectives."""
 
     what: str  # "up": the result of up; "up.weight": a weight
     old: object
@@ -60,7 +62,7 @@ class Plan(NamedTuple):
 
 
 def price(operators, chosen, cluster):
-    """The Plan of these strategies, {operator: Strategy}. A pure function."""
+    """The Plan with these strategies, {operator: Strategy}, and its price. A pure function."""
     compute = sum(compute_seconds(op, chosen[op.name], cluster) for op in operators)
     moves = [
         move
@@ -79,11 +81,11 @@ def price(operators, chosen, cluster):
 
 
 def named(operators, names, cluster, given=REPLICATE, wanted=REPLICATE):
-    """The Plan that a person wrote: {operator: name of its strategy}; operators left out are
-    "replicate".
+    """The Plan that you write yourself as names = {operator: name of its strategy}. Operators that
+    you leave out are replicated.
 
-    Raises ValueError for a strategy that the operator does not have on so many ranks; it lists
-    those it has.
+    Raises ValueError for an unknown operator, or for a strategy that the operator does not have on
+    so many ranks, and lists those that there are.
     """
     shapes, found = {op.name: op.shape for op in operators}, {}
     if unknown := sorted(names.keys() - shapes.keys()):
@@ -102,7 +104,8 @@ def named(operators, names, cluster, given=REPLICATE, wanted=REPLICATE):
 
 
 def weight_moves(op, chosen):
-    """[Move, ...] of an operator's weights, from where each lives to how it is used."""
+    """[Move, ...] of an operator's weights, from the layout in which each is stored to the one in
+    which it is used."""
     used = chosen[op.name].weights
     return [
         Move(f"{op.name}.{name}", home(layout), layout, elements(op.weights[name]))
@@ -111,7 +114,7 @@ def weight_moves(op, chosen):
 
 
 def result_moves(op, operators, chosen):
-    """[Move, ...] of an operator's result: one for each layout that is read."""
+    """[Move, ...] of an operator's result, one for each layout in which it is read."""
     wanted = dict.fromkeys(
         chosen[other.name].reads for other in operators if op.name in other.inputs
     )
@@ -119,14 +122,15 @@ def result_moves(op, operators, chosen):
 
 
 def compute_seconds(op, strategy, cluster):
-    """Forward and backward of an operator on one rank. Backward has a product for the input and one
-    for the weight."""
+    """Seconds of an operator on one rank, forward and backward. Backward takes twice as long as
+    forward, because it has a matmul for the gradient of the input and one for that of the
+    weight."""
     forward = op.flops / cluster.flops + op.touched * cluster.itemsize / cluster.memory
     return 3 * strategy.share * forward
 
 
 def move_seconds(old, new, n, cluster):
-    """Forward and backward of bringing n elements from one layout to another."""
+    """Seconds to change the layout of n elements in forward, and of their gradient in backward."""
     times = 0.0
     for name, given in _collectives(old, new, n, cluster.N):
         times += COST[RING.get(name, name)].time(
@@ -136,13 +140,13 @@ def move_seconds(old, new, n, cluster):
 
 
 def move_elements(old, new, n, N):
-    """Elements that all ranks together send for it, forward and backward."""
+    """Elements that all ranks together send for this change, forward and backward."""
     return sum(
         COST[RING.get(name, name)].total(given, N) for name, given in _collectives(old, new, n, N)
     )
 
 
 def _collectives(old, new, n, N):
-    """[(name, the elements that its formula counts in)]: the full tensor; of an all-to-all
-    what one rank has."""
+    """[(name of the collective, n of its formula in COST), ...], forward and backward. n is the
+    size of the full tensor, except for an all-to-all, where it is what one rank has."""
     return [(name, n // N if name == "all_to_all" else n) for name in both_ways(old, new) if name]

@@ -1,31 +1,31 @@
-"""Outer pass: layers into stages, and a number of devices for each stage (Zheng et al. 2022,
-section 5).
+"""Outer pass: splits the layers into pipeline stages, and chooses a number of devices for each
+stage (Zheng et al. 2022, section 5).
 
-    layers    0  1  2  3 | 4  5 | 6  7   a stage is a run of layers
+    layers    0  1  2  3 | 4  5 | 6  7   a stage has consecutive layers
     devices   [ 4      ] | [ 2] | [ 2]   on a submesh of 1, 2, 4 ... devices; all D devices are used
 
-A pipeline of m micro-batches: the first passes all stages, and the others follow at the pace of the
-slowest one.
+In a pipeline of m micro-batches the first one passes all stages, and the others follow at the pace
+of the slowest stage. With t_i, the seconds of stage i for one micro-batch, forward and backward:
 
-    T = sum_i t_i + (m-1) max_i t_i      t_i: seconds of stage i for one micro-batch, there and back
+    T = sum_i t_i + (m-1) max_i t_i
 
-GPipe takes T, if backward is the same multiple of forward in all stages; 1F1B takes T or, with few
+GPipe takes T if backward is the same multiple of forward in all stages. 1F1B takes T or, with few
 micro-batches, less.
 
-The sum can be minimised by dynamic programming; the maximum cannot, it belongs to all stages
-together. So it is tried: for each time that any stage could have, as a `bound`, the best sum of
-stages that are no slower,
+Dynamic programming can minimise the sum but not the maximum, because the maximum depends on all
+stages together. We therefore try every possible value of it: for each time that any stage could
+have, the `bound`, we find the best sum of stages that are no slower than this bound.
 
     rest(i, d) = min over j, s of  t(layers i ... j-1 on s devices) + rest(j, d-s)        t <= bound
     T          = min over bounds of  rest(0, D) + (m-1) bound
 
-A bound above the slowest stage counts too much, but then that stage's own time is a bound too, and
-it counts right. Bounds go up; once (m-1) bound alone is more than the best T, no larger one can
-win.
+If the bound is above the slowest stage, the formula overestimates T. That does no harm, because the
+time of this slowest stage is also among the bounds, and for it the formula is exact. We try the
+bounds in increasing order, and stop when (m-1) bound alone exceeds the best T.
 
-With L layers and S sizes of submesh there are at most S L^2 / 2 bounds, each S D L^2 / 2 steps.
-Left out: memory (Alpa refuses a stage that does not fit, with the micro-batches that it keeps) and
-the messages between stages.
+With L layers and S sizes of submesh there are at most S L^2 / 2 bounds, and each takes S D L^2 / 2
+steps. We leave out the messages between stages, and memory. (Alpa refuses a stage that does not fit
+together with the activations of the micro-batches that it keeps.)
 """
 
 import math
@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 
 class Stages(NamedTuple):
-    """What the outer pass chose."""
+    """The result of the outer pass."""
 
     seconds: float  # of a step: T
     layers: list  # [range of stage 0's layers, range of stage 1's, ...]
@@ -43,13 +43,14 @@ class Stages(NamedTuple):
 
 
 def cut_into_stages(costs, n_devices, microbatches):
-    """The Stages of the smallest T.
+    """The Stages with the smallest T.
 
-    costs: {devices of a submesh: [seconds of each layer on it, for one micro-batch, there and
-    back]}: the inner pass's times, or measured ones. math.inf where a layer cannot run on so many.
+    costs: {devices of a submesh: [seconds of each layer on it, for one micro-batch, forward and
+    backward]}, from the inner pass or measured; math.inf if a layer cannot run on so many devices.
     n_devices: D, all of which are used. microbatches: m.
-    Of several best, the one whose first stages have the fewest layers, then the fewest devices.
-    Raises ValueError for lists of different lengths, m below 1, or where no stages use all devices.
+    Of several best results it returns the one whose first stages have the fewest layers, and then
+    the fewest devices. Raises ValueError for lists of different lengths, m below 1, or if no stages
+    use all devices.
     """
     lengths = {len(times) for times in costs.values()}
     if len(lengths) != 1 or 0 in lengths or microbatches < 1 or n_devices < 1:
@@ -88,13 +89,13 @@ def cut_into_stages(costs, n_devices, microbatches):
 
 
 def _smallest_sum(seconds, sizes, n_layers, n_devices, bound):
-    """[(first layer, end, devices), ...] with the smallest sum of times, none above `bound`; None
-    if there are none."""
+    """The stages [(first layer, end, devices), ...] with the smallest sum of times among those that
+    take at most `bound` each; None if there are none."""
 
     @cache
     def rest(i, d):
-        """(sum of the stages of layers i and later on d devices, where the first of them
-        ends, its devices)."""
+        """The best stages of layers i and later on d devices: (their sum of times, where the first
+        of them ends, how many devices it has)."""
         if i == n_layers:
             return (0.0, 0, 0) if d == 0 else (math.inf, 0, 0)
         # rest(i, d) = min over j, s of  t(i ... j-1 on s) + rest(j, d-s)

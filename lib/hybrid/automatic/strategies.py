@@ -1,4 +1,6 @@
-"""The ways in which one operator can be split over the ranks.
+"""The strategies of an operator: the ways in which it can be split over the ranks. The table shows
+for each the layout (layouts.py) that its inputs must have, that of its result, and those in which
+it uses its weights.
 
     operator     strategy     reads        gives        weight     bias
     linear       replicate    REPLICATE    REPLICATE    REPLICATE  REPLICATE
@@ -11,10 +13,11 @@
     split_heads  replicate; sequences; tokens 1 -> 2; columns 2 -> heads 1    merge_heads: back
     sum          replicate; a dim that stays; a dim that is summed over -> PARTIAL
 
-In all of these a rank does to its parts what one process does to the full tensors: the same
-function, other sizes. Messages are sent only between operators, where a result's layout is not what
-its reader wants (layouts.py). That holds for weights too. They are stored as REPLICATE, or as
-parts; a COPY of one is a weight whose gradient is summed over the ranks: data parallelism.
+In all strategies a rank calls the same function as a single process would, on smaller tensors.
+Therefore nothing is sent inside of an operator. Messages are sent only between operators, if a
+result does not have the layout that its reader needs. The same holds for weights, which are stored
+as REPLICATE or as shards. If an operator uses a replicated weight as a COPY, its gradient is summed
+over the ranks, as in data parallelism.
 
     Megatron's MLP  REPLICATE --f--> COPY  column  dim 2  gelu  dim 2  row  PARTIAL --g--> REPLICATE
 """
@@ -26,7 +29,7 @@ from lib.hybrid.automatic.layouts import COPY, PARTIAL, REPLICATE
 
 
 class Strategy(NamedTuple):
-    """One way to split an operator. Layouts as in layouts.py."""
+    """One way to split an operator. The layouts are those of layouts.py."""
 
     name: str
     reads: object  # the layout that every input must have; None: reads nothing
@@ -36,17 +39,17 @@ class Strategy(NamedTuple):
 
 
 def home(layout):
-    """Where a weight lives that is used in this layout: as parts, or REPLICATE."""
+    """The layout in which a weight is stored that is used in `layout`: the same one if it is
+    sharded, else REPLICATE."""
     return layout if isinstance(layout, int) else REPLICATE
 
 
 def strategies(op, shapes, N, given=REPLICATE, wanted=REPLICATE):
-    """[Strategy, ...] of an Operator on N ranks, "replicate" first; those whose parts would be
-    unequal are left out.
+    """[Strategy, ...] of an Operator on N ranks, "replicate" first. Strategies are left out if N
+    does not divide a dim that they split.
 
     shapes: {name: shape} of all operators. given, wanted: the layouts of the graph's input and
-    output. Raises ValueError where N does not divide the input or the output as it is given or
-    wanted.
+    output. Raises ValueError if N does not divide the dim on which input or output is split.
     """
     part = 1 / N
     n_dims = len(shapes[op.inputs[0]]) if op.inputs else len(op.shape)
@@ -95,19 +98,19 @@ def strategies(op, shapes, N, given=REPLICATE, wanted=REPLICATE):
 
 
 def _with(op, strategy):
-    """Only the weights that the operator has: a linear layer may have no bias."""
+    """The strategy with only those weights that the operator has, e.g. of a layer without bias."""
     return strategy._replace(
         weights={name: layout for name, layout in strategy.weights.items() if name in op.weights}
     )
 
 
 def _fits(op, strategy, shapes, N):
-    """Whether N divides every dim that is split."""
+    """Does N divide every dim that this strategy splits?"""
     split = [(shapes[name], strategy.reads) for name in op.inputs] + [(op.shape, strategy.gives)]
     split += [(shape, strategy.weights[name]) for name, shape in op.weights.items()]
     return all(shape[layout] % N == 0 for shape, layout in split if isinstance(layout, int))
 
 
 def elements(shape):
-    """How many numbers a tensor of this shape has."""
+    """How many elements a tensor of this shape has."""
     return math.prod(shape)

@@ -1,4 +1,5 @@
-"""A module as a list of operators, by torch.fx: what is computed from what, and of which size.
+"""Traces a module with torch.fx into a list of operators: what each computes, from which inputs,
+and of which shape. This is the input of the search.
 
     class MLP:  x -> up -> gelu -> down              trace(MLP, (B, T, D)).operators:
 
@@ -9,9 +10,9 @@
                  down   linear        gelu     (B, T, D)   weight (D, F), bias (D,)
                  output output        down     (B, T, D)
 
-torch.fx calls the module's forward with a stand-in for x, and writes down what is done to it.
-A layer of torch.nn stays one operator, and so do the three functions that attention is made of.
-Sizes come from a second run on the meta device, which computes shapes and no values.
+torch.fx calls the module's forward with a proxy for x, which records what is done to it. A layer of
+torch.nn stays one operator, and so does each of the three functions of attention. The shapes come
+from a second run on the meta device, which computes shapes and no values.
 """
 
 import copy
@@ -50,18 +51,19 @@ class Operator(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """A module, traced: the graph that can be run, and its operators, every one
-    after those it reads."""
+    """A traced module: the graph, which can be run, and its operators, each of which comes after
+    those that it reads."""
 
     module: fx.GraphModule
     operators: list  # [Operator, ...]
 
 
 def trace(module, shape):
-    """`module` of one tensor of `shape`, (B, ...) -> a Traced. The module stays as it is; nothing
-    is computed.
+    """Trace `module`, which takes one tensor of `shape`, (B, ...), into a Traced. The module is not
+    changed, and no values are computed.
 
-    Raises ValueError for an operator that has no known way to be split, and for dropout.
+    Raises ValueError for an operator that has no known strategies, for a layer with weights that is
+    called twice, and for dropout.
     """
     tracer = fx.Tracer(autowrap_functions=(split_heads, merge_heads, causal_attention))
     graph = tracer.trace(module)
@@ -79,7 +81,7 @@ def trace(module, shape):
 
 
 class _Shapes(fx.Interpreter):
-    """Runs the graph and remembers the shape of every result."""
+    """Runs the graph and records the shape of every result."""
 
     def __init__(self, module):
         super().__init__(module)
@@ -149,7 +151,7 @@ def _check(node, kind, layer, read, shape):
 
 
 def _summed(node, kind, shapes):
-    """The dims that a sum is over, not negative."""
+    """The dims over which a sum is taken, counted from 0; () for other kinds."""
     if kind != "sum":
         return ()
     n = len(shapes[node.all_input_nodes[0].name])

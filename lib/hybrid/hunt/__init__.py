@@ -1,19 +1,20 @@
-"""The hunt: jobs that run, lose no message, and train wrongly. What is wrong is found from what the
-ranks hold, and when.
+"""The hunt: training jobs on a mesh that run to the end, raise no error, and train wrongly. The
+mistake is found from the values that the ranks held, and from the step in which they first went
+wrong.
 
     seed --> ten jobs: --> 4 ranks train five steps, --> evidence: what each rank held,
-             a mesh,       one process trains beside     step by step, and what it
-             a model,                                    should have held
+             a mesh,       and one process trains        step by step, and what it
+             a model,      the same without mistakes     should have held
              rules
 
 file          what it is
 ------------  ----------------------------------------------------------------------------
 rules.py      along which axes a step does what; the eight mistakes, and what a finding says
-training.py   a step on ranks that follows such rules, and notes what it holds
-alone.py      the same steps in one process, sharded as on the ranks
+training.py   a step on ranks that follows such rules, and records what each rank holds
+alone.py      the same steps in one process, and the part of them that a rank should hold
 evidence.py   what a job leaves behind, as plain data: tables, differences, messages
-draw.py       which jobs a seed draws: no release shows it
-detective.py  findings from the evidence alone: no release shows it
+draw.py       which jobs a seed draws; students do not get this code
+detective.py  findings from the evidence alone; students do not get this code
 """
 
 from lib.hybrid.hunt.detective import findings

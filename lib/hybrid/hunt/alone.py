@@ -1,12 +1,12 @@
-"""The same job in one process: the full model, all rows, no messages; and a rank's part of all
-that.
+"""The baseline of a job: the same training in one process, with the full model, all rows and no
+messages. From it we take the part that a rank should hold, to compare it with what the rank held.
 
-    rows 0 1 | 2 3 | 4 5 | 6 7  the sets: a data rank's micro-batches, one after the other, so that
-    masks, tokens, losses       experts meet the tokens that they meet on the ranks
-    gradients                   add up over the sets; the norm is torch's, over all parameters
+    rows 0 1 | 2 3 | 4 5 | 6 7  for 2 data ranks; the micro-batches of all data ranks run one after
+                                the other, so that each expert gets the tokens it gets on the ranks
+    gradients                   add up over the micro-batches; the norm is torch's, over all of them
 
-A rank's part: its rows, its tokens of them, its stage, its rows and columns of each matrix, its
-experts.
+A rank's part consists of its rows, its tokens of these rows, its pipeline stage, its shard of each
+matrix, and its experts.
 """
 
 import torch
@@ -29,16 +29,16 @@ from lib.training.model import cross_entropy
 
 
 class Alone:
-    """Beside `job`, a Job: what this rank would hold if all were right. `step(step)` -> {(kind,
-    what): number}."""
+    """What the rank of `job`, a Job, should hold. `step(step)` trains a step without mistakes and
+    returns {(kind, what): number}, like `Job.step`."""
 
     def __init__(self, job):
         self.setup, self.job, self.model = job.setup, job, whole_model(job.setup)
-        # the tied one has two names
+        # the tied parameter has two names
         self.parameters = dict(self.model.named_parameters(remove_duplicate=False))
         names = {p: name for name, p in job.hybrid.part.named_parameters()}
         self.names = {kind: [names[p] for p in job.sets.get(kind, ())] for kind in SETS}
-        # ranks with tokens of their own
+        # over how many tp ranks the tokens of a row are split (sequence parallelism)
         self.tp = 1 if self.setup.mixture else self.setup.sizes.get("tp", 1)
         self.tokens_of = job.mesh.here["tp"] if self.tp > 1 else 0
         self.outputs = {}
@@ -54,7 +54,7 @@ class Alone:
         return lambda module, given, out: self.outputs.setdefault(what, []).append(out.detach())
 
     def step(self, step):
-        """One step. Sends nothing."""
+        """Train one step, and return what this rank should hold in it. Sends nothing."""
         N, places = data_ranks(self.setup), {axis: self.setup.sizes.get(axis, 1) for axis in DATA}
         tokens, targets = batch(self.setup, step)
         mine, n = self.job.rows(step, DATA), (targets != PADDING).sum()
@@ -88,8 +88,8 @@ class Alone:
         return seen | self.update()
 
     def update(self):
-        """Clip and update; the lengths of this rank's part of the gradients, of the norm
-        and of the update."""
+        """Clip and update. Returns the lengths of this rank's part of the gradients and of the
+        update, and the norm."""
         seen = {("gradient", kind): self.part(kind, lambda p: p.grad) for kind in SETS}
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
         seen["norm", "reported"] = norm.item()
@@ -101,7 +101,7 @@ class Alone:
         return seen
 
     def part(self, kind, tensor_of):
-        """The length of this rank's part of a set's tensors, one for each parameter."""
+        """The length of this rank's part of the tensors tensor_of(parameter) of a set."""
         return length(
             [self.shard(name, tensor_of(self.parameters[name])) for name in self.names[kind]]
         )
@@ -112,5 +112,5 @@ class Alone:
         return tensor if dim is None else tensor.chunk(tp, dim)[self.job.mesh.here["tp"]]
 
     def own_tokens(self, x):
-        """(b, T, D) -> (b, t, D), this rank's."""
+        """This rank's tokens of a micro-batch: (b, T, D) -> (b, t, D)."""
         return x.chunk(self.tp, 1)[self.tokens_of]

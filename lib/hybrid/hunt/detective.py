@@ -1,5 +1,5 @@
-"""Findings from the evidence alone: what is off first, and along which axis ranks
-agree, or do not."""
+"""Finds the mistakes from the evidence alone. The first quantity that differs from the single
+process shows the mistake, and the axis along which ranks agree or differ shows the axis."""
 
 from lib.hybrid.hunt.evidence import alike, job
 from lib.hybrid.hunt.rules import DATA, HEALTHY, JOBS, KINDS, Finding
@@ -26,12 +26,12 @@ def _detect(e):
 
 
 def _off(e, step, kind):
-    """What of this kind is not as in one process."""
+    """The quantities of this kind that differ from the single process on some rank."""
     return [what for k, what in e.quantities if k == kind and any(e.off(step, kind, what))]
 
 
 def _named(e, step, kind, off):
-    """(mistake, axis) of what is off first."""
+    """(mistake, axis), from the quantities `off` of the first step and kind that are off."""
     axes, data = list(e.sizes), [axis for axis in DATA if axis in e.sizes]
     held, alone = (e.held(step, kind, off[0]), e.alone(step, kind, off[0]))
     agree = lambda numbers: [axis for axis in axes if alike(numbers, axis, e.sizes)]

@@ -1,4 +1,4 @@
-"""Which jobs a seed draws, and what is wrong with each."""
+"""Draws the ten jobs of the hunt from a seed, and knows what is wrong with each of them."""
 
 import random
 
@@ -40,8 +40,8 @@ def drawn(seed):
 
 
 def _cases(mistake, sizes, mixture):
-    """[(axis, first evidence, what it changes in the Rules)]: the ways to make this
-    mistake on this mesh."""
+    """The ways to make this mistake on this mesh: [(axis, the first evidence that it changes,
+    {field of Rules: its wrong axes}), ...]."""
     rules = right(Setup(sizes, mixture, 0))
     data = [axis for axis in DATA if axis in sizes]
     without = lambda axes, axis: tuple(each for each in axes if each != axis)

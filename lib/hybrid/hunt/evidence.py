@@ -1,14 +1,14 @@
-"""What a job leaves behind, as plain data: what every rank held at each step, what one process has
-there, messages.
+"""The evidence of a job, as plain data: what every rank held in each step, what it should have held
+according to a single process, and the messages.
 
     e = job(seed, 3)
     e.sizes, e.model                  # {"dp": 2, "tp": 2}, "dense"
     plots.evidence(e.all_off())       # a picture: what is off, and where
     print(e.table(2))                 # step 2: a line for each quantity, a column for each rank
     e.held(2, "gradient", "sharded")  # [number of rank 0, ...]; None where a rank has no such thing
-    e.alone(2, "gradient", "sharded") # the same of one process: of the part that the rank has
-    e.off(2, "gradient", "sharded")   # [does rank 0 have another number, ...]
-    e.sent(2)                         # {("dp",): numbers sent along dp in step 2, ...}
+    e.alone(2, "gradient", "sharded") # [what rank 0 should hold, ...], from the single process
+    e.off(2, "gradient", "sharded")   # [do these two differ on rank 0, ...]
+    e.sent(2)                         # {("dp",): elements sent along dp in step 2, ...}
     print(e.agreement(2, "gradient")) # which ranks agree along which axis, and which should
     alike(numbers, "tp", e.sizes)     # are ranks alike that differ along tp alone?
 """
@@ -31,10 +31,11 @@ CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of one job. sizes: {axis: ranks}. model: "dense", in sequence parallel, or "mixture". ledger:
-    of the run.
+    """The evidence of one job. sizes: {axis: ranks}. model: "dense" (with sequence parallelism) or
+    "mixture". ledger: that of the run.
 
-    quantities: [(kind, what), ...], kind of KINDS, in the order in which a step makes them.
+    quantities: [(kind, what), ...], each kind one of KINDS, in the order in which a step produces
+    them.
     """
 
     sizes: dict
@@ -49,7 +50,7 @@ class Evidence:
 
     @property
     def steps(self):
-        """How many there are."""
+        """How many steps the job has."""
         return len(self.results[0][1])
 
     def held(self, step, kind, what):
@@ -57,17 +58,18 @@ class Evidence:
         return [seen[step][kind, what] for _, seen, _ in self.results]
 
     def alone(self, step, kind, what):
-        """The same of one process: of the part that each rank has."""
+        """[what rank 0 should hold, ...]: the same quantity of the single process, of the part of
+        the model and the batch that each rank has."""
         return [alone[step][kind, what] for _, _, alone in self.results]
 
     def off(self, step, kind, what):
-        """[has rank 0 another number than one process, ...]"""
+        """[True if rank 0 held another number than it should, ...]"""
         pairs = zip(self.held(step, kind, what), self.alone(step, kind, what), strict=True)
         return [not close(held, alone) for held, alone in pairs]
 
     def all_off(self):
-        """{(kind, what): [off of step 0, ...]}, with None where a rank has no such thing, for
-        `plots.evidence`."""
+        """{(kind, what): [`off` of step 0, of step 1, ...]} for `plots.evidence`, with None for
+        ranks that do not have the quantity."""
         mark = lambda step, *of: [
             None if held is None else off
             for held, off in zip(self.held(step, *of), self.off(step, *of), strict=True)
@@ -78,8 +80,9 @@ class Evidence:
         return {of: [mark(step, *of) for step in range(self.steps)] for of in some}
 
     def agreement(self, step, kind):
-        """In words: for each quantity of this kind that is off in this step, and each axis, whether
-        ranks that differ along that axis alone have the same value, and whether they should."""
+        """A text that says, for each quantity of this kind that is off in this step and for each
+        axis, whether ranks that differ along that axis only have the same value, and whether they
+        should."""
         same = {True: "the same", False: "different"}
         lines = []
         for what in [what for k, what in self.quantities if k == kind]:
@@ -93,13 +96,13 @@ class Evidence:
         return "\n".join(lines)
 
     def sent(self, step):
-        """{axes: numbers}: what all ranks sent in a step, by the axes of the group
-        they sent it in."""
+        """{axes: elements}: how many elements all ranks sent in a step, by the axes of the group in
+        which they sent them."""
         return sent_along(self.ledger.section(f"step {step}").entries, self.sizes)
 
     def table(self, step):
-        """A step in words: a line for each quantity; where a rank is off, one more with
-        what one process has."""
+        """A table of a step, as text: a line for each quantity, and below it, if a rank is off, a
+        line with what that rank should hold."""
         ranks = range(math.prod(self.sizes.values()))
         where = [
             " ".join(f"{axis} {i}" for axis, i in coordinates(rank, self.sizes).items())
@@ -125,18 +128,18 @@ class Evidence:
 
 
 def close(a, b):
-    """Are two numbers the same but for the order of sums?"""
+    """Are two numbers equal up to the rounding that another order of sums causes?"""
     return a == b if a is None or b is None else math.isclose(a, b, rel_tol=CLOSE, abs_tol=1e-12)
 
 
 def shown(number):
-    """As the table prints it."""
+    """A number as the table prints it."""
     return "-" if number is None else f"{number:.8g}" if isinstance(number, float) else str(number)
 
 
 def alike(numbers, axis, sizes):
-    """Are numbers the same on ranks that differ along `axis` alone? numbers: of rank 0,
-    ...; None: not there."""
+    """Do ranks that differ along `axis` only have the same number? numbers: [of rank 0, ...], None
+    for a rank that has no such number."""
     groups = (
         [numbers[rank] for rank in ranks if numbers[rank] is not None]
         for ranks in groups_along([axis], sizes)
@@ -145,8 +148,8 @@ def alike(numbers, axis, sizes):
 
 
 def job(seed, number):
-    """The Evidence of one of the ten jobs of a seed: 4 ranks train it now, and one process beside
-    them.
+    """The Evidence of one of the ten jobs of a seed. The call trains the job on 4 ranks, each of
+    which also trains the single-process baseline. Results are cached.
 
     seed: a whole number. number: 0 to 9. Raises ValueError for others.
     """
@@ -163,8 +166,8 @@ def _job(seed, number):
 
 
 def example():
-    """The Evidence of a job that no seed draws: from step 2 on gradients are averaged along tp
-    instead of dp."""
+    """The Evidence of a job that no seed draws: in step 2 and later, gradients are averaged along
+    tp instead of dp."""
     setup = Setup({"dp": 2, "tp": 2}, mixture=False, seed=0)
     wrong = right(setup)._replace(mean=("tp",))
     rules = [right(setup) if step < 2 else wrong for step in range(STEPS)]
@@ -172,20 +175,20 @@ def example():
 
 
 def evidence(results):
-    """The Evidence of what `trained` returned on the ranks."""
+    """The Evidence from `results`, what `trained` returned on each rank."""
     setup, seen, _ = results[0]
     return Evidence(setup.sizes, "mixture" if setup.mixture else "dense", tuple(seen[0]), results)
 
 
 def of_draw(seed, number):
-    """On a rank: train a job of a seed."""
+    """Runs on each rank: train job `number` of this seed."""
     setup, rules, _ = drawn(seed)[number]
     return trained(setup, rules)
 
 
 def trained(setup, rules):
-    """On a rank: (setup, what it held, what one process has of that); both [{(kind, what): number}
-    of each step]."""
+    """Runs on each rank: train a job. Returns (setup, what the rank held, what it should have
+    held); the last two are [{(kind, what): number} of step 0, ...]."""
     job = Job(setup, mesh_of(**setup.sizes))
     alone = Alone(job)
     seen = [job.step(step, each) for step, each in enumerate(rules)]

@@ -1,5 +1,5 @@
-"""The rules of a step: along which axes of the mesh ranks differ, sum, count and average; and what
-a mistake breaks.
+"""The rules of a hybrid step, and the eight mistakes of the hunt. A rule says along which axes of
+the mesh ranks have different inputs, or sum, count or average something.
 
     what                     along                    because
     dropout masks differ     data, and tp in SP       ranks hold other rows, or other tokens of them
@@ -12,16 +12,17 @@ a mistake breaks.
     experts' are divided     ep                       their sum over ep came with the tokens
     squares are summed       tp, ep, pp               each rank has a part of the gradient
 
-Data: dp and ep. SP: sequence parallelism, of the dense jobs here; mixtures hold alike activations
-on their tp ranks.
+"Data" stands for the axes dp and ep, and "SP" for sequence parallelism. The dense jobs use it; in
+jobs with a mixture of experts the tp ranks have the same activations.
 
-A mistake is one of these lines with an axis missing, from some step on.
+A mistake breaks one of these rules from some step on. Nearly always an axis is missing; in "mean
+over the wrong group", gradients may be averaged along tp instead.
 """
 
 from typing import NamedTuple
 
 JOBS, STEPS, MAX_NORM, LR = 10, 5, 0.1, 1.0
-# of evidence, in the order of a step
+# the kinds of evidence, in the order in which a step produces them
 KINDS = ("input", "activation", "loss", "gradient", "norm", "update")
 HEALTHY = "healthy"
 DATA = ("dp", "ep")
@@ -45,9 +46,9 @@ MISTAKES = {  # name: what is wrong, along the finding's axis
 class Finding(NamedTuple):
     """What is wrong with a job.
 
-    mistake: of MISTAKES. axis: "pp", "dp", "ep" or "tp", along which ranks should have summed,
-    counted, averaged or differed, and did not. step, from 0, and evidence, of KINDS: the first that
-    is not as in one process.
+    mistake: a name in MISTAKES. axis: "pp", "dp", "ep" or "tp", the axis along which ranks should
+    have summed, counted, averaged or differed, and did not. step (from 0) and evidence (one of
+    KINDS): the first in which a rank held something else than the single process.
     """
 
     mistake: str
@@ -57,8 +58,8 @@ class Finding(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """A job before its rules. sizes: {axis: ranks}, 4 in all. mixture: with experts; else
-    sequence parallel."""
+    """The mesh and model of a job. sizes: {axis: ranks}, 4 ranks in all. mixture: True for a model
+    with experts; otherwise it is dense and uses sequence parallelism."""
 
     sizes: dict
     mixture: bool
@@ -66,7 +67,8 @@ class Setup(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """For each line of the table above the axes along which it is done."""
+    """For each line of the table above, the axes along which it is done. Tokens and squares have
+    two fields each: one for what training uses, and one for what the job reports."""
 
     masks: tuple
     rows: tuple

@@ -1,13 +1,13 @@
-"""A job on ranks: `Hybrid`'s model, pipeline and norm, and a step in which every rule can be seen.
+"""A job of the hunt on ranks. It uses `Hybrid`'s model, pipeline and norm, but writes out the step
+itself, so that every rule of rules.py is one place in the code and can be broken there.
+
+The first line shows a step, the second the kinds of evidence that it leaves:
 
     rows, masks | micro-batches both ways | tied, LayerNorms, mean, experts | norm, clip | update
     input         activation  loss          gradient                          norm         update
 
-Whatever a rank holds is noted along the way, as a number: a checksum of integers, else the length
-of a vector.
-
-The model is small, and its elements are float64, so what should be the same on two ranks is the
-same to some 1e-12.
+Each piece of evidence is one number: a count, a loss, a checksum of integers, or the length of a
+vector. Elements are float64, so numbers that should be the same on two ranks agree to about 1e-12.
 """
 
 import math
@@ -29,22 +29,24 @@ from lib.training.model import GPT, Shape
 
 SHAPE = Shape(vocab_size=16, seq_len=12, n_layers=2, hidden=16, n_heads=2)
 ROWS, EXPERTS, DROPPED = 8, 4, 0.1
-SHORTER = (0, 1, 2, 4)  # tokens that a data rank's rows lack; any two sums of two of them differ
+# By how many tokens the rows of a data rank are shorter than the sequence. Sums of two of these
+# differ from each other, so a wrong count of tokens always shows.
+SHORTER = (0, 1, 2, 4)
 PADDING = -1
 
 
 def whole_model(setup):
-    """The model of one process, alike wherever it is made."""
+    """The unsharded model of a job in float64, the same on every rank."""
     if setup.mixture:
         return MoEGPT(SHAPE, EXPERTS, factor=2.0, auxiliary=0.0, z=0.0, seed=setup.seed).double()
     return GPT(SHAPE, seed=setup.seed).double()
 
 
 def batch(setup, step):
-    """Tokens and targets of all rows of a step, (ROWS, T) int64, low ones more often; the end of a
-    row is padding.
+    """The tokens and targets of all rows of a step, (ROWS, T) int64 each. Small ids are more
+    frequent, and the end of a row is padding.
 
-    The rows of one data rank are equally long, those of two data ranks never.
+    All rows of a data rank have the same length, and different data ranks have different lengths.
     """
     generator = torch.Generator().manual_seed(1000 * setup.seed + step)
     draws = torch.rand(ROWS, SHAPE.seq_len + 1, generator=generator)
@@ -58,13 +60,13 @@ def batch(setup, step):
 
 
 def data_ranks(setup):
-    """How many ranks have rows of their own."""
+    """How many data ranks there are, each with its own rows: the product of dp and ep."""
     return math.prod(setup.sizes.get(axis, 1) for axis in DATA)
 
 
 def kept(setup, step, j, where):
-    """Dropout's mask of micro-batch j at these coordinates, (b, t, D), 0 or 1 / (1 - p); absent
-    ones count as 0."""
+    """The dropout mask of micro-batch j on the rank with the coordinates `where`, (b, t, D), with
+    values 0 or 1 / (1 - p). An axis that is missing in `where` counts as coordinate 0."""
     place = sum(where.get(axis, 0) * 4**i for i, axis in enumerate(("dp", "ep", "tp")))
     generator = torch.Generator().manual_seed(((setup.seed * 100 + step) * 100 + j) * 100 + place)
     t = SHAPE.seq_len // (1 if setup.mixture else setup.sizes.get("tp", 1))
@@ -75,20 +77,20 @@ def kept(setup, step, j, where):
 
 
 def checksum(whole_numbers):
-    """An integer that another order, or another number, changes: of integers or
-    booleans, any shape."""
+    """A checksum of integers or booleans of any shape. It changes with their values and with their
+    order."""
     flat = whole_numbers.flatten().long()
     return int((flat * torch.arange(1, len(flat) + 1) ** 2).sum())
 
 
 def length(tensors):
-    """The length of all of these as one vector; None of none."""
+    """The Euclidean length of these tensors as one vector; None if there are none."""
     return math.sqrt(sum(float(t.detach().square().sum()) for t in tensors)) if tensors else None
 
 
 class Job:
-    """This rank's part of a job. `step` trains a step by the Rules given, and returns {(kind,
-    what): number}."""
+    """This rank's part of a job. `step` trains one step by the given Rules, and returns the
+    evidence, {(kind, what): number}."""
 
     def __init__(self, setup, mesh):
         self.setup, self.mesh, self.axes = setup, mesh, {a: mesh.here[a] for a in setup.sizes}
@@ -123,15 +125,15 @@ class Job:
         return self.mesh.here["pp"] == self.mesh.size("pp") - 1
 
     def note(self, what):
-        """A hook that keeps what a module gives."""
+        """A forward hook that keeps the outputs of a module under the name `what`."""
         return lambda module, given, out: self.outputs.setdefault(what, []).append(out.detach())
 
     def at(self, axes):
-        """This rank's coordinates along these axes alone."""
+        """{axis: coordinate} of this rank, of these axes only."""
         return {axis: i for axis, i in self.axes.items() if axis in axes}
 
     def rows(self, step, axes):
-        """This rank's tokens and targets, (rows, T) each: another share for each place
+        """This rank's tokens and targets, (rows, T) each. Ranks have different rows if they differ
         along these axes."""
         return [
             whole.chunk(data_ranks(self.setup))[self.place(axes)]
@@ -139,13 +141,13 @@ class Job:
         ]
 
     def place(self, axes):
-        """Which share of the rows this rank has, if shares differ along these axes."""
+        """The index of this rank's share of the rows, if ranks differ along these axes only."""
         sizes = {axis: self.setup.sizes.get(axis, 1) for axis in DATA}
         return rank_at({axis: self.at(axes).get(axis, 0) for axis in DATA}, sizes)
 
     def step(self, step, rules):
-        """One step; returns what this rank held. Sends: what the rules say, and what `Hybrid`'s
-        pipeline does."""
+        """Train one step by these rules, and return the evidence of this rank. Sends: what the
+        rules say, and what `Hybrid`'s pipeline sends."""
         ledger.mark(f"step {step}")
         hybrid, seen = self.hybrid, {}
         tokens, targets = self.rows(step, rules.rows)
@@ -188,8 +190,8 @@ class Job:
         }
 
     def count(self, targets, axes):
-        """The real tokens of all data ranks: counted along these axes, and taken for as
-        many along the others."""
+        """How many real tokens all data ranks have. Along these axes they are summed; along the
+        other data axes every rank is taken to have as many as this one."""
         n = (targets != PADDING).sum().reshape(1)
         for axis in DATA:
             if axis in axes:
@@ -199,7 +201,8 @@ class Job:
         return n.item()
 
     def losses(self, losses, targets, scale, rules):
-        """The rank's share of the loss, None where its stage has none, and the batch's loss."""
+        """Evidence: this rank's share of the loss, None except on the last stage, and the loss of
+        the whole batch."""
         share = (
             sum(losses.values()).reshape(1) / scale
             if losses
@@ -213,7 +216,8 @@ class Job:
 
     @torch.no_grad()
     def complete(self, rules):
-        """Make each `.grad` that of the whole batch's loss."""
+        """Sum, divide and average the gradients as the rules say. With the right rules each `.grad`
+        is then the gradient of the whole batch's loss."""
         hybrid, mesh = self.hybrid, self.mesh
         for parameter in hybrid.sets.tied if "pp" in rules.tied else ():
             collectives.all_reduce(parameter.grad, hybrid.pipeline.links.ends)
@@ -236,7 +240,7 @@ class Job:
             unflatten(line, gradients)
 
     def norm(self, axes):
-        """|g|, its squares summed along these axes, () in float64."""
+        """The norm of the gradient if squares are summed along these axes, () in float64."""
         along = [self.mesh.group(axis) for axis in axes]
         chosen = lambda groups: [group for group in groups if any(group is one for one in along)]
         return global_norm([(tensors, chosen(groups)) for tensors, groups in self.hybrid.counted])
@@ -246,7 +250,7 @@ SETS = ("sharded", "replicated", "tied", "experts")
 
 
 class Masked(nn.Module):
-    """Dropout by the next of these masks: x (b, t, D) -> (b, t, D)."""
+    """Dropout that takes the next of the given masks in each call: x (b, t, D) -> (b, t, D)."""
 
     def __init__(self, masks):
         super().__init__()
@@ -257,6 +261,6 @@ class Masked(nn.Module):
 
 
 def summed_loss(logits, targets, group):
-    """The sum of the losses of the real tokens: (b, T, V/tp), (b, T) -> ()."""
+    """The sum of the losses of all tokens but padding: (b, T, V/tp), (b, T) -> ()."""
     real = targets != PADDING
     return vocab_parallel_cross_entropy(logits[real], targets[real], group, "sum")

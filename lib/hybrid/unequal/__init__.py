@@ -1,4 +1,5 @@
-"""Unequal devices: each gets as much as it can do in the time that the others take.
+"""Devices of unequal speed: each gets as much work as it can do in the time that the others take,
+so that no device waits.
 
     speed    4  ############      12 rows, 6 each      |######------|         the fast one waits
              2  ######            in proportion        |############|  8
@@ -6,16 +7,16 @@
 
 file          what is shared out                          by
 ------------  ------------------------------------------  ------------------------------------------
-shares.py     the rows of a batch, over data ranks        speed, and the rows a rank has room for
+shares.py     the rows of a batch, over data ranks        speed, and the rows a rank has memory for
 averaging.py  - the gradients, weighted by these shares   one all-reduce per bucket
 stages.py     layers, over the stages of a pipeline       speed, memory; which device is which stage
-paced.py      - what it is worth, measured                -
+paced.py      - measures what unequal shares are worth    -
 
     mine = shares(B, speeds)[rank]  # rows of this rank
     average_by_share(model.parameters(), mine / B, group)
 
-Both are exact: no other whole shares and no other split of the layers are faster, and the gradient
-is that of the mean over all B rows.
+Both methods are exact: no other whole numbers of rows and no other split of the layers are faster,
+and the gradient is that of the mean over all B rows.
 """
 
 from lib.hybrid.unequal.averaging import average_by_share

@@ -1,15 +1,16 @@
-"""Gradients of unequal shares: each rank's mean counts as much as it has rows.
+"""Averages the gradients of ranks with unequally many rows: each rank's gradient is weighted by its
+share of the rows, because it is a mean over these rows.
 
-    rank r has b_r of the batch's B rows, and g_r, the gradient of the mean loss over them:
+Rank r has b_r of the batch's B rows, and g_r, the gradient of the mean loss over them:
 
-    g = 1/B sum over all rows = sum_r (b_r / B) g_r  plain averaging is another one: 1/N sum_r g_r
+    g = 1/B sum over all rows = sum_r (b_r / B) g_r  plain averaging is different: 1/N sum_r g_r
 
     rank 0  8 rows, g_0 = 1  --+-- 8/12 * 1 + 4/12 * 4 = 2    right
     rank 1  4 rows, g_1 = 4  --+-- (1 + 4) / 2         = 2.5  a row of rank 1 counts twice
 
-The shares are known beforehand, so no number is sent but the gradients.
-(`data_parallel.weighted_loss` is the same weighting where the counts are not known: it all-reduces
-them.) A rank without a row has nothing to add, and takes part.
+The shares are known beforehand, so only gradients are sent. (If they are not known, use
+`data_parallel.weighted_loss`, which all-reduces the counts and applies the same weights.) A rank
+without a row adds zeros, but has to take part in the all-reduces.
 """
 
 import torch

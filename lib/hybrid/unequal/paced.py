@@ -1,12 +1,12 @@
-"""A data-parallel step on ranks that are as fast as they are told: what the shares are worth,
-measured.
+"""Measures what unequal shares of the batch are worth, by data-parallel steps on ranks that pretend
+to be of different speed.
 
     rank 0, speed 4   [forward, backward of 8 rows][ all-reduce ]
     rank 1, speed 1   [forward, backward of 2 rows][ all-reduce ]    a row takes row_seconds / speed
 
-Rows wait instead of computing (lib/measuring/paced.py); the gradients and messages are real. Splits
-are measured side by side: one step of each, then again, so that a machine that is slow for a second
-is slow for all of them.
+A rank sleeps for each row instead of computing it (lib/measuring/paced.py), but gradients and
+messages are real. The splits take turns, one step each, so that a second in which the machine is
+slow affects all of them.
 """
 
 import time
@@ -23,12 +23,13 @@ WIDTH = 1024  # parameters
 
 
 def paced_steps(splits, speeds, row_seconds, steps, group=None):
-    """On every rank: ([seconds of each step] for each of `splits`, the gradient of the last one,
-    (WIDTH,)).
+    """Returns on every rank ([[seconds of each step] of each of `splits`], the gradient of the last
+    step, of WIDTH elements).
 
-    splits: [[rows of rank 0, ...], ...]. speeds: one per rank; 1 computes a row there and back in
-    row_seconds. Row i of the batch is i + 1, so the mean loss's gradient is (B + 1) / 2 / WIDTH
-    whatever the split. Sends: an all-reduce of WIDTH numbers a step, and barriers.
+    splits: [[rows of rank 0, ...], ...]. speeds: one per rank; with speed 1 a row takes
+    row_seconds, forward and backward together. Row i of the batch has the value i + 1, so the
+    gradient of the mean loss is (B + 1) / 2 / WIDTH for every split. Sends: an all-reduce of WIDTH
+    elements a step, and barriers.
     """
     rank = dist.get_rank(group)
     model = nn.Sequential(

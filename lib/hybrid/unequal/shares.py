@@ -1,20 +1,22 @@
-"""Rows of a batch over ranks of unequal speed: whole numbers, and no others are faster.
+"""Divides the rows of a batch over ranks of unequal speed, in whole numbers, such that the step is
+as short as possible.
 
-    B rows, speeds v_r in rows per second. Rank r has b_r of them.
+There are B rows. Rank r gets b_r of them and computes v_r rows per second:
 
     T = max_r b_r / v_r           a step ends when the last rank does
     T >= B / sum_r v_r            the ideal: all end together, which whole rows allow only sometimes
 
     B = 10, v = 3 2 1         ideal 10/6 s     5 3.3 1.7
     equal           4 3 3     T = 3            56 % of the ideal speed
-    in proportion   6 3 1     T = 2            83 %: and no whole shares do better
+    in proportion   6 3 1     T = 2            83 %, and no whole shares do better
 
-Rows are dealt one at a time, each to the rank that would be done with it first:
+We deal the rows one at a time, each to the rank that would finish it first:
 
     the next row goes to argmin_r (b_r + 1) / v_r
 
-That is the best. In time T rank r can finish floor(T v_r) rows; the dealer deals all these before
-any that takes longer. So if B rows can be done within T at all, the dealer needs no more than T.
+This is optimal, because in time T rank r can finish floor(T v_r) rows, and dealing gives out all of
+these before any row that takes longer. So if B rows can be finished within T at all, the dealt
+shares finish within T.
 """
 
 

@@ -1,26 +1,27 @@
-"""Layers into stages on devices of unequal speed and memory: the pace is that of the slowest stage.
+"""Splits layers into pipeline stages on devices of unequal speed and memory, so that the slowest
+stage, which sets the pace, is as fast as possible.
 
     costs   1 1 1 1 1 1    speeds   4 2  seconds of a stage = its layers' costs / its device's speed
             1 1 1 | 1 1 1  3/4, 3/2      an equal split: pace 1.5, the fast device half idle
             1 1 1 1 | 1 1  4/4, 2/2      in proportion: pace 1
 
-The dynamic program of `lib.pipeline.balance`, with one more thing to know: which devices are left.
-pace(left, i) is the best pace of the layers from i on, on the devices `left`, each of which gets
+This is the dynamic program of `lib.pipeline.balance`, whose state also contains which devices are
+left. pace(left, i) is the best pace of layers i and above on the devices `left`, each of which gets
 one layer or more:
 
     pace({k}, i)  = cost of all of them / v_k
     pace(left, i) = min over k, j of max( cost of layers i ... j-1 / v_k, pace(left without k, j) )
 
-where k is the first of `left`, or any of it: then the order is chosen too, in about 2^p p L^2
-steps, not p! searches.
+If the order of the devices is given, k is the first of `left`. Otherwise k is any of `left`, and
+the program chooses the order too, in about 2^p p L^2 steps instead of p! searches.
 
-A stage must fit. In 1F1B stage i of p keeps p - i micro-batches (as many as devices are left, its
-own included):
+A stage must also fit into its device's memory. In 1F1B stage i of p keeps p - i micro-batches,
+which is how many devices are left, its own included:
 
     state of its layers + (p - i) * what they keep for one micro-batch  <=  room of its device
 
-Without room the early stages get fewer layers than their speed would take, or a device with more
-memory.
+If memory is short, early stages get fewer layers than they have the speed for, or a device with
+more memory.
 """
 
 import math
@@ -30,7 +31,7 @@ from typing import NamedTuple
 
 
 class Placed(NamedTuple):
-    """Layers on devices."""
+    """A split of the layers, and the device of each stage."""
 
     pace: float  # seconds per micro-batch of the slowest stage
     layers: list  # [range of stage 0's layers, range of stage 1's, ...]
@@ -38,19 +39,19 @@ class Placed(NamedTuple):
 
 
 def stages_by_speed(costs, speeds, memory=None):
-    """The Placed of smallest pace, stage i on device i.
+    """The fastest Placed in which stage i is on device i.
 
-    costs: one per layer. speeds: one per device, above 0: a layer takes costs / speeds seconds.
-    memory: (state, activations, room): per layer the bytes of its state and of what it keeps for
-    one micro-batch, per device its bytes. Left out: everything fits.
-    Raises ValueError for more devices than layers, or where no split fits.
+    costs: one per layer. speeds: one per device, above 0; a layer takes cost / speed seconds.
+    memory: (state, activations, room): for each layer the bytes of its state, and of what it keeps
+    for one micro-batch; for each device its bytes. None: everything fits.
+    Raises ValueError for more devices than layers, or if no split fits.
     """
     return _place(costs, speeds, memory, lambda left: left[:1])
 
 
 def stages_in_any_order(costs, speeds, memory=None):
-    """The same, and any device may be any stage: for devices whose links are alike. Up to
-    about 12 devices."""
+    """Like `stages_by_speed`, but it also chooses which device is which stage. Use it if all links
+    are equally fast, and for up to about 12 devices."""
     return _place(costs, speeds, memory, lambda left: left)
 
 
@@ -66,8 +67,8 @@ def _place(costs, speeds, memory, next_ones):
     state, activations = [0, *accumulate(state)], [0, *accumulate(activations)]
 
     def seconds(i, j, k, depth):
-        """Of layers i ... j-1 on device k; infinite where they do not fit. depth:
-        micro-batches kept."""
+        """Seconds of layers i ... j-1 on device k; infinite if they do not fit. depth: how many
+        micro-batches the stage keeps."""
         held = state[j] - state[i] + depth * (activations[j] - activations[i])
         return (before[j] - before[i]) / speeds[k] if held <= room[k] else math.inf
 

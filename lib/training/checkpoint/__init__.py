@@ -1,4 +1,5 @@
-"""Checkpoints of a run on ranks: complete or absent, agreed on by all ranks, resumed bit for bit.
+"""Checkpoints of a run on ranks: each is complete or absent, all ranks load the same one, and a
+resumed run continues bit for bit.
 
     checkpoint.save(
         folder,
@@ -15,11 +16,11 @@
 file               what it is
 -----------------  -----------------------------------------------------------------
 ranks.py           save and load: who writes and who reads what
-folder.py          a folder that a kill at any moment leaves intact
-random_state.py    the state of the generators that a training step draws from
+folder.py          a folder of checkpoints that stays intact when a run is killed
+random_state.py    the state of the random generators that a training step draws from
 sharded.py         shards, saved on N ranks and loaded on M
-background.py      the same while training goes on
-slow_disk.py       a slow disk, emulated
+background.py      saves that are written while training goes on
+slow_disk.py       files that are written as slowly as on a slow disk
 """
 
 from lib.training.checkpoint.background import AsyncCheckpoint, BackgroundSave, resume, snapshot

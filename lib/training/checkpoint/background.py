@@ -1,24 +1,26 @@
-"""Checkpoints written in the background: training stands still while its state is copied, not while
-it is written.
+"""Checkpoints written in the background, so that training stops only while its state is copied, and
+not while the copy is written.
 
     save           train | snapshot | write, fsync, rename | train                  stall: all of it
     in background  train | snapshot | train        train | wait?| snapshot | train  stall: the copy
                                     | write, fsync, rename |
 
-The snapshot is a copy, or training would change what is being written. It takes as much memory
-again, so at most one write is in flight: the next save waits for it. A name is given by an atomic
-rename when every byte is on disk, so a crash at any moment leaves the last complete checkpoint
-(folder.py).
+What is written is a copy of the state, the snapshot, because training would otherwise change the
+tensors during the write. A snapshot takes as much memory as the state itself, so at most one write
+is in flight, and the next save waits for it. A checkpoint gets its name by an atomic rename when
+every byte is on disk. A crash at any moment therefore leaves the last complete one (folder.py).
 
-It is a thread, not a process: a thread needs no second copy of the state in another process's
-memory, and forking is not safe once CUDA or threads are in use. While it writes and while it waits
-for the disk it does not hold Python's lock. The price is that it dies with its process, and then
-only the checkpoint before counts.
+The write runs in a thread and not in a process, because a process would need another copy of the
+state in its own memory, and forking is not safe once CUDA or threads are in use. Training goes on
+meanwhile, because Python's lock (the GIL) is released while bytes are written and while the thread
+waits for the disk. The price is that a killed process takes the thread with it, and the checkpoint
+in flight is lost.
 
-On ranks: training's messages must not mix with a background thread's, so that thread sends none. A
-rank's files get their names when they are on disk; rank 0 sees them all there, and publishes.
+On ranks the background thread sends no messages, because they could mix with those of training. The
+ranks coordinate through the folder instead: each one gives its files their names when they are on
+disk, and rank 0 publishes the checkpoint when it sees the files of all ranks.
 
-Source: CheckFreq (Mohan et al. 2021) cuts a save into snapshot and persist in this way.
+Source: CheckFreq (Mohan et al. 2021), which splits a save into snapshot and persist in this way.
 """
 
 import os
@@ -34,9 +36,9 @@ from lib.training.checkpoint.folder import publish, sync_folder, unfinished
 from lib.training.checkpoint.random_state import random_state, set_random_state
 from lib.training.checkpoint.ranks import prepare, write
 
-KEEP = 2  # files
-LOOK = 0.002  # seconds, of a moment
-FAILED = ".failed"  # a rank's mark that it could not write
+KEEP = 2  # checkpoint files; older ones are removed
+LOOK = 0.002  # seconds before the thread begins, and between two looks for the other ranks' files
+FAILED = ".failed"  # the suffix of the file by which a rank reports that it could not write
 
 
 # exercise: lab4.AsyncCheckpoint
@@ -55,14 +57,14 @@ class AsyncCheckpoint:
         self.folder, self.open, self.thread, self.error = Path(folder), open, None, None
 
     def path(self, step):
-        """What the checkpoint of a step is called once it is complete."""
+        """The file of this step's checkpoint, once it is complete."""
         return self.folder / f"step_{step:08d}.pt"
 
     def begin(self, step, model, optimizer, position):
-        """Copy the state of now, and begin to write it: returns as soon as it is copied.
+        """Copy the current state and begin to write the copy. Returns as soon as the copy is made.
 
         position: how far training is in its data; a number, or a dict of numbers.
-        Waits for the write before, and raises what that raised.
+        Waits first for the previous write, and raises what that one raised.
         """
         self.wait()
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -71,7 +73,7 @@ class AsyncCheckpoint:
         )
 
     def start(self, fn, *args):
-        """Run fn(*args) in the background; what it raises is kept for `wait`."""
+        """Run fn(*args) in the background. An exception is kept, and `wait` raises it."""
 
         def run():
             time.sleep(LOOK)  # else it would take Python's lock before start() has returned
@@ -84,7 +86,8 @@ class AsyncCheckpoint:
         self.thread.start()
 
     def write(self, step, state):
-        """In the background: a file beside, to disk, then its name, then the last KEEP are kept."""
+        """Runs in the background: write under another name, sync to disk, rename, and remove all
+        but the last KEEP files."""
         beside = self.path(step).with_suffix(".part")
         with self.open(beside, "wb") as file:
             torch.save(state, file)
@@ -96,8 +99,8 @@ class AsyncCheckpoint:
             old.unlink()
 
     def wait(self):
-        """Return when nothing is being written: then the last one begun is complete. Raises
-        what its write raised."""
+        """Return when nothing is being written any more, so that the last checkpoint begun is
+        complete. Raises what its write raised."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
@@ -107,8 +110,8 @@ class AsyncCheckpoint:
 
 
 def resume(folder, model, optimizer):
-    """Load the last complete file of an AsyncCheckpoint: (step, position), or (0, None) where
-    there is none."""
+    """Load the last complete file of an AsyncCheckpoint into `model`, `optimizer` and the random
+    generators. Returns (step, position), or (0, None) if there is no file."""
     whole = sorted(Path(folder).glob("step_*.pt"))
     if not whole:
         return 0, None
@@ -120,14 +123,14 @@ def resume(folder, model, optimizer):
 
 
 class BackgroundSave(AsyncCheckpoint):
-    """`checkpoint.save` on ranks, that returns once the state is copied; read by `checkpoint.load`,
-    as all.
+    """A `checkpoint.save` that returns as soon as every rank's state is copied. `checkpoint.load`
+    reads the result like any other checkpoint.
 
         background = BackgroundSave()
         zero.save_shards(folder, step, flats, optimizer, save=background.save)
         background.wait()
 
-    All ranks call `save` and `wait`, in one order.
+    All ranks call `save` and `wait` in the same order.
     """
 
     def __init__(self, open=open):
@@ -135,10 +138,10 @@ class BackgroundSave(AsyncCheckpoint):
         self.saving = None  # folder, step, group of what is being written
 
     def save(self, folder, step, shared, own=None, group=None):
-        """Begin the checkpoint of `step`: what is given, sent and raised is as in
-        `checkpoint.save`.
+        """Begin the checkpoint of `step`, after waiting for the save before it. The arguments are
+        those of `checkpoint.save`, and it raises the same errors.
 
-        Waits for the save before. Sends, besides: an all-reduce of one number, where there was one.
+        Sends: a broadcast of 2 int64; and if there was a save before, the all-reduce of `wait`.
         """
         self.wait()
         states = prepare(folder, step, shared, own, group)
@@ -153,14 +156,14 @@ class BackgroundSave(AsyncCheckpoint):
         )
 
     def write_all(self, folder, step, states, rank, N):
-        """In the background: this rank's files; then rank 0 waits for the others' and publishes.
-        Sends nothing."""
+        """Runs in the background: write this rank's files. Rank 0 then waits until the files of all
+        ranks are there, and publishes the checkpoint. Sends nothing."""
         beside, own = unfinished(folder, step), f"rank_{rank}.pt"
         try:
             write(
                 folder, step, {f"{name}.part": state for name, state in states.items()}, self.open
             )
-            # its own last: it says that all are there
+            # rank_r.pt is renamed last, because it tells rank 0 that all of this rank's files exist
             for name in sorted(states, key=lambda name: name == own):
                 os.replace(beside / f"{name}.part", beside / name)
         except BaseException:
@@ -169,17 +172,17 @@ class BackgroundSave(AsyncCheckpoint):
         if rank == 0:
             while not all((beside / f"rank_{r}.pt").exists() for r in range(N)):
                 if any(beside.glob(f"*{FAILED}")):
-                    return  # that rank tells why
+                    return  # the rank that failed raises the reason in its `wait`
                 time.sleep(LOOK)
             sync_folder(beside)
             publish(folder, step)
 
     def wait(self):
-        """Return when the last save is complete, on every rank. Sends: an all-reduce of one number,
-        if there was one.
+        """Return when the last save is complete on every rank. Sends: an all-reduce of one number,
+        if there was a save.
 
-        Raises, on every rank, what the write raised here, or RuntimeError where it was another
-        rank's.
+        If a write failed, every rank raises: a rank whose own write failed raises that error, the
+        others a RuntimeError.
         """
         if self.saving is None:
             return
@@ -198,12 +201,12 @@ class BackgroundSave(AsyncCheckpoint):
 
 
 def snapshot(state):
-    """`state` with every tensor copied to the CPU's memory, and every dict, list and tuple of it
-    new.
+    """A copy of `state`: every tensor is copied to the CPU's memory, and every dict, list and tuple
+    is a new one.
 
-    As copy.deepcopy, a few times as fast where there are hundreds of tensors. From a GPU, all
-    copies are queued into pinned memory, which torch reuses for the next snapshot, and are waited
-    for once.
+    It does what copy.deepcopy does, and is a few times as fast for hundreds of tensors. From a GPU
+    all copies go to pinned memory, which torch reuses for the next snapshot. They are queued first
+    and waited for once.
     """
     copied = _copied(state)
     backend.synchronize_stream()

@@ -1,4 +1,5 @@
-"""A folder of checkpoints, each complete or absent: written under another name, synced, renamed.
+"""A folder of checkpoints, each of which is complete or absent: it is written under another name,
+synced to disk, and then renamed.
 
     folder/
         step_00000038/             complete: named when every byte of every rank was on disk
@@ -7,13 +8,15 @@
 
     publish     .unfinished --rename--> step_00000042    step_00000038 --rename--> .removed --> gone
 
-A rename happens or does not (POSIX), so a run killed at any moment leaves the checkpoint before it
-intact. But a file system may bring a rename to disk before the contents of what it renames (Pillai
-et al. 2014, "All File Systems Are Not Created Equal"), and then lose power: hence fsync first. Old
-ones go only afterwards, and renamed first: a folder half removed must not look complete.
+A rename is atomic (POSIX): it happens in full or not at all. A run that is killed at any moment
+therefore leaves the previous checkpoint intact. However, a file system may write the rename to disk
+before the contents of the renamed files (Pillai et al. 2014, "All File Systems Are Not Created
+Equal"). If the power fails in between, a complete name is left on incomplete files, so we fsync the
+contents first. Old checkpoints are removed only after the rename. They are renamed too before that,
+because a half removed folder must not look complete.
 
-A rename cannot replace a folder. A checkpoint of the same step makes room first, renamed to
-step_00000042.replaced, which counts as complete while nothing else has the name.
+A rename cannot replace a folder that has files in it. An earlier checkpoint of the same step is
+therefore renamed first, to step_00000042.replaced, and counts as complete until the new one exists.
 """
 
 import contextlib
@@ -38,9 +41,9 @@ def step_of(path):
 
 
 def checkpoints(folder):
-    """{step: path} of the complete ones, in the order of steps. Empty without such a folder."""
+    """{step: path} of the complete checkpoints, by increasing step; empty if there is no folder."""
     found = {}
-    # .replaced first: the plain name has precedence
+    # .replaced comes first, so a plain name of the same step overwrites it
     for path in sorted(Path(folder).glob("step_*"), reverse=True):
         if WHOLE.fullmatch(path.name):
             found[step_of(path)] = path
@@ -48,18 +51,18 @@ def checkpoints(folder):
 
 
 def latest(folder):
-    """The last step of which `folder` holds a complete checkpoint, None if there is none.
-    Asks no other rank."""
+    """The last step of which `folder` has a complete checkpoint, or None. Looks at the disk only,
+    so ranks that call it at different moments may get different answers."""
     return max(checkpoints(folder), default=None)
 
 
 def unfinished(folder, step):
-    """Where the checkpoint of `step` is written."""
+    """The folder in which the checkpoint of `step` is written before it is published."""
     return Path(folder) / f"{name_of(step)}.unfinished"
 
 
 def clear_leftovers(folder):
-    """Remove what a save that was killed has left. Only one process calls it, while none writes."""
+    """Remove what killed saves have left. Only one process may call it, while no one writes."""
     for path in sorted(Path(folder).glob("step_*")):
         whole = path.with_suffix("")
         if not LEFTOVER.fullmatch(path.name):
@@ -71,8 +74,8 @@ def clear_leftovers(folder):
 
 
 def publish(folder, step):
-    """Give the finished checkpoint of `step` its name, then remove all but the last KEEP. Only one
-    process calls it."""
+    """Give the finished checkpoint of `step` its name, and remove all but the last KEEP. Only one
+    process may call it."""
     whole = Path(folder) / name_of(step)
     replaced = whole.with_suffix(".replaced")
     if whole.exists():
@@ -89,8 +92,8 @@ def publish(folder, step):
 
 @contextlib.contextmanager
 def on_disk(path, open=open):
-    """A new file to write bytes to; afterwards its contents are on disk, not only with the
-    operating system.
+    """A context with a new file to write bytes to. When it ends, the contents are on disk, and not
+    only in the operating system's cache.
 
     open(path, mode): Python's own, or that of a slow disk.
     """
@@ -101,7 +104,7 @@ def on_disk(path, open=open):
 
 
 def sync_folder(folder):
-    """Bring a folder's names to disk: a file's own fsync does not."""
+    """Write the names in a folder to disk, because an fsync of a file covers only its contents."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,11 +1,11 @@
-"""The state of the generators that a training step may draw from: dropout, data order,
-augmentation.
+"""The state of the random generators that a training step draws from, for example for dropout, the
+order of the data, or augmentation.
 
     run       o--o--o--o--o--o--o        each o draws numbers
     resumed         |  o--o--o--o        the same numbers, if the generators have their old states
 
-Four of them: torch's on the CPU, torch's on this rank's GPU, Python's `random`, numpy's. Each rank
-has its own. A `torch.Generator` of your own is not among them: save its get_state().
+There are four on each rank: torch's on the CPU, torch's on the rank's GPU, Python's `random`, and
+numpy's. A `torch.Generator` of your own is not among them, so save its get_state() yourself.
 """
 
 import random
@@ -17,7 +17,7 @@ from lib import backend
 
 
 def random_state():
-    """The global generators' states, as a checkpoint takes them: about 15 kB."""
+    """The states of the global generators, about 15 kB, of types that a checkpoint may contain."""
     kind, words, *rest = np.random.get_state()
     return {
         "torch": torch.get_rng_state(),  # (5056,) uint8
@@ -30,11 +30,10 @@ def random_state():
 
 
 def set_random_state(state):
-    """Set the generators to `state`, which `random_state` returned. Call it last before the
-    loop goes on.
+    """Set the generators to `state`, which `random_state` returned. Call it last, directly before
+    the loop continues, because whatever runs in between may draw numbers.
 
-    Raises RuntimeError where the state of a GPU is to be set and this rank has none: numbers would
-    differ.
+    Raises RuntimeError if only one of the two runs is on a GPU: their numbers would differ.
     """
     on_gpu = backend.device().type == "cuda"
     if on_gpu != (state["cuda"] is not None):

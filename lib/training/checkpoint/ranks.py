@@ -1,19 +1,21 @@
-"""Who writes and who reads a checkpoint: what is alike on all ranks once, what each has of its own
-once per rank.
+"""Save and load a checkpoint on ranks. State that is the same on all ranks is written once, by rank
+0, and every rank writes the state that only it has.
 
     step_00000042/
         shared.pt               written by rank 0: replicated parameters, optimizer state, the facts
         rank_0.pt rank_1.pt ..  written by each rank: its random state, its shard
 
+A save on rank 0 and on another rank r, from left to right:
+
     rank 0   makes the folder ->           | rank_0.pt, shared.pt | barrier | publishes | barrier
     rank r                    -> broadcast | rank_r.pt            | barrier |           | barrier
 
-The folder is on a file system that all ranks see, and belongs to one run.
+The folder has to be on a file system that all ranks see, and belongs to one run.
 
-What may be in a state: tensors, None, bool, int, float, str, torch.Size, torch.dtype, torch.device,
-and dicts, lists and tuples of these. That is what torch.load(weights_only=True) takes back; without
-that a file may run any code when it is read. Tensors come back bit for bit, on the CPU:
-`load_state_dict` copies them to where they belong.
+A state may contain tensors, None, bool, int, float, str, torch.Size, torch.dtype, torch.device, and
+dicts, lists and tuples of these. Other types are refused because torch.load(weights_only=True) may
+not load them, and without weights_only a file can run any code when it is read. Tensors are loaded
+bit for bit, onto the CPU, and `load_state_dict` copies them to their device.
 """
 
 import zipfile
@@ -40,25 +42,26 @@ LEAVES = (type(None), bool, int, float, str, torch.Size, torch.dtype, torch.devi
 
 
 def save(folder, step, shared, own=None, group=None, open=open):
-    """Write the checkpoint of `step`. Returns, on every rank, when it is complete and on disk.
+    """Write the checkpoint of `step`. Returns on every rank when it is complete and on disk.
 
-    shared: a state alike on all ranks; only rank 0's is written. own: this rank's. open(path, mode)
-    opens a file. The same step again replaces the former. The last 2 checkpoints are kept, what
-    killed saves have left is removed. Sends: a broadcast of 2 int64 and two barriers.
-    Raises TypeError for what could not be loaded again; ValueError if ranks save different steps,
-    or if the folder holds a later step; FileNotFoundError if a rank does not see the folder.
+    shared: the state that is the same on all ranks; only rank 0's is written. own: the state of
+    this rank alone. open(path, mode) opens a file. A checkpoint of the same step is replaced. The
+    last 2 checkpoints are kept, and what killed saves have left is removed.
+    Sends: a broadcast of 2 int64 and two barriers.
+    Raises TypeError for a type that could not be loaded again; ValueError if ranks save different
+    steps, or the folder has a later step; FileNotFoundError if a rank does not see the folder.
     """
     states = prepare(folder, step, shared, own, group)
     write(folder, step, states, open)
-    collectives.barrier(group)  # now every file of every rank is on disk
+    collectives.barrier(group)  # after it, every file of every rank is on disk
     if dist.get_rank(group) == 0:
         publish(folder, step)
     collectives.barrier(group)
 
 
 def prepare(folder, step, shared, own=None, group=None):
-    """Make the folder that the checkpoint of `step` is written in: {file: state} for this rank to
-    write. See `save`."""
+    """Make the folder in which the checkpoint of `step` is written. Returns {file name: state}, the
+    files that this rank has to write. Arguments and errors: see `save`."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     if step < 0:
         raise ValueError(f"step is {step}: steps count from 0")
@@ -79,7 +82,8 @@ def prepare(folder, step, shared, own=None, group=None):
         raise ValueError(
             f"rank {rank} saves step {step}, rank 0 step {agreed}: all ranks save the same step"
         )
-    # left alone, it would stay the latest; removed, another run of the user's would be lost
+    # We cannot leave the later step alone, because `load` would still take it as the latest, and
+    # must not remove it, because it may be another run of the user's.
     if later >= 0:
         raise ValueError(
             f"{folder} holds step {later}, after {step}: load it, remove it, or save to another "
@@ -94,8 +98,8 @@ def prepare(folder, step, shared, own=None, group=None):
 
 
 def write(folder, step, states, open=open):
-    """This rank's files, {file: state}, next to what is complete; returns when they are on
-    disk. Sends nothing."""
+    """Write this rank's files, {file name: state}, into the unfinished folder of `step`. Returns
+    when they are on disk. Sends nothing."""
     beside = unfinished(folder, step)
     for name, state in states.items():
         with on_disk(beside / name, open) as file:
@@ -104,13 +108,12 @@ def write(folder, step, states, open=open):
 
 
 def load(folder, step=None, group=None):
-    """Read a complete checkpoint: (shared, own, facts). The same one on every rank, whichever rank
-    0 picks.
+    """Read a complete checkpoint: (shared, own, facts). All ranks read the one that rank 0 picks.
 
-    step: None takes the latest. own: this rank's, None if the checkpoint is of another number of
-    ranks. Sends: a broadcast of 1 int64.
-    Raises FileNotFoundError if there is none; RuntimeError for a damaged file, naming the next
-    older step.
+    step: None takes the latest. own: what this rank saved as its own; None if the checkpoint was
+    saved on another number of ranks. Sends: a broadcast of 1 int64.
+    Raises FileNotFoundError if there is no such checkpoint; RuntimeError for a damaged file, naming
+    the next older step.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     newest = latest(folder) if step is None else step
@@ -141,7 +144,7 @@ class Facts:
     path: Path
 
     def own_of(self, rank):
-        """What `rank` saved as its own, to put shards together again on another number of ranks."""
+        """What `rank` saved as its own. With it one can reshard for another number of ranks."""
         if not 0 <= rank < self.world_size:
             raise ValueError(
                 f"{self.path} was saved on {self.world_size} ranks, 0 to {self.world_size - 1}: no "
@@ -151,19 +154,19 @@ class Facts:
 
 
 def from_rank_0(numbers, group):
-    """Rank 0's integers, on every rank."""
+    """Broadcast: rank 0's integers, returned on every rank."""
     return collectives.broadcast(
         torch.tensor(numbers, device=backend.device()), 0, group
     ).tolist()  # (n,) int64
 
 
 def plain(state, where):
-    """`state` as it will be loaded. Raises TypeError, naming the place, for a type that
-    torch.load would refuse."""
+    """`state` as it will be loaded. Raises TypeError for a type that torch.load would refuse, and
+    says where in the state it is."""
     if isinstance(state, torch.Tensor):
         state = state.detach()
         part_of_more = state.untyped_storage().nbytes() > state.nbytes
-        # torch.save writes the full storage of a view
+        # of a view, torch.save would write the full storage
         return state.clone() if part_of_more else state
     if type(state) in (dict, OrderedDict):
         return type(state)(
@@ -182,16 +185,16 @@ def plain(state, where):
 
 
 def read(file):
-    """What torch.save wrote, on the CPU. Raises RuntimeError, naming the file and the next older
-    step, if it cannot."""
+    """Load a file of torch.save onto the CPU. If that fails, raises RuntimeError, which names the
+    file and the next older step."""
     try:
         with zipfile.ZipFile(
             file
-        ) as archive:  # a file of torch.save is one; torch.load does not look at its checksums
+        ) as archive:  # torch.save writes a zip file, whose checksums torch.load does not verify
             if entry := archive.testzip():
                 raise ValueError(f"the checksum of {entry} does not fit")
         return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # of a damaged file anything may come
+    except Exception as error:  # a damaged file can raise any exception
         here = file.parent
         older = [step for step in checkpoints(here.parent) if step < step_of(here)]
         use = f"the next older is step {older[-1]}" if older else "there is no older one"

@@ -4,13 +4,13 @@
     saved on 4 ranks          | 0 1 2 | 3 4 5 | 6 7 8 | 9 . . |      padded to 12
     loaded on 3               | 0 1 2   3 | 4 5   6 7 | 8   9 . . |  rank 1 reads files 1 and 2
 
-No rank gathers anything: N ranks write at once, each 1/N, and a rank that loads opens only the
-files that contain elements of its shard. The padding depends on the number of ranks, so n is saved
-and the padding is added again. torch's DCP (torch.distributed.checkpoint) reshards while it loads,
-too.
+No rank has to gather anything: N ranks write at the same time, each 1/N, and a rank that loads
+opens only the files that contain elements of its shard. The padding depends on the number of ranks,
+so we save n and add the padding again when we load. torch's DCP (torch.distributed.checkpoint) also
+reshards while it loads.
 
-Complete or not there, like every checkpoint of this package: a save that was killed leaves the one
-before it.
+Like every checkpoint of this package it is complete or absent: a killed save leaves the previous
+one intact.
 """
 
 import functools
@@ -22,7 +22,7 @@ from lib.training.checkpoint.ranks import load, save
 
 
 def save_sharded(folder, step, pieces, sizes, shared=None, own=None, group=None, save=save):
-    """Write the checkpoint of `step`: this rank's `pieces`, and what `save` takes.
+    """Write the checkpoint of `step`: this rank's `pieces`, and `shared` and `own` as in `save`.
 
     pieces: {name: (m,)}, this rank's shard of each flat buffer, where m = ceil(n/N) on every rank
     and the last elements are padding. sizes: {name: n}. Names and sizes are the same on every rank.

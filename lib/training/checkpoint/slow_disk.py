@@ -1,16 +1,18 @@
-"""A slow disk, emulated: files that take their time to be written. A fast machine then shows what a
-slow disk does.
+"""An emulated slow disk: writing a file sleeps for as long as a slow disk would take. In this way a
+fast machine can show what a slow disk does to training.
 
     write of m bytes     [.. m / rate seconds, asleep ..]          other threads go on
 
-Each file, and each process, has the rate to itself. What is measured on it is labelled as emulated.
+Files do not share the rate, and neither do processes, so two of them write twice as fast as one.
+Whatever is measured with such files is labelled as emulated.
 """
 
 import time
 
 
 class PacedFile:
-    """A file open for writing, not faster than `rate` bytes per second; else as the file itself."""
+    """A file opened for writing that takes at most `rate` bytes per second. In all else it behaves
+    as the file that it wraps."""
 
     def __init__(self, file, rate):
         self.file, self.rate, self.due = file, rate, time.monotonic()
@@ -33,8 +35,8 @@ class PacedFile:
 
 
 def slow_disk(rate):
-    """open(path, mode) -> a file that is written at `rate` bytes per second. ValueError for
-    a rate not above 0."""
+    """Returns an `open(path, mode)` whose files are written at `rate` bytes per second. Raises
+    ValueError for a rate that is not above 0."""
     if not rate > 0:
         raise ValueError(f"rate is {rate}: give bytes per second, above 0")
     return lambda path, mode="wb": PacedFile(open(path, mode), rate)

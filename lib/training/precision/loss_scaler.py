@@ -1,17 +1,18 @@
-"""Dynamic loss scaling: gradients as large as fp16 can carry, and no larger (Micikevicius et al.
-2018, section 3.2).
+"""Dynamic loss scaling: multiplies the loss by a scale S, so that the gradients are as large as
+fp16 can represent, and no larger (Micikevicius et al. 2018, section 3.2).
 
     size         2^-24        2^-14                                          2^16
     fp16    0 <--- | loses bits | holds every number to 11 bits               | ---> inf
     g            ......---------------
     S g                                     ......---------------
 
-S the scale, L the loss, g its gradient. Backward is linear in the loss: the gradient of S * L is S
-* g. So scale the loss, let backward carry S * g through fp16, and divide by S in fp32 afterwards.
-With S a power of two only the exponent moves, and nothing is rounded.
+L is the loss and g its gradient. Backward is linear in the loss, so the gradient of S * L is S * g.
+We therefore scale the loss, let backward compute S * g in fp16, and divide by S in fp32 afterwards.
+If S is a power of two, only the exponent changes and nothing is rounded.
 
-The best S is just below overflow, and that moves during training. So try: an overflow skips the
-step and lowers S; many good steps in a row raise it.
+The best S is just below the one that overflows, and it changes during training. So we find it by
+trying: after an overflow the step is skipped and S is lowered, and after many good steps in a row S
+is raised.
 
     S   65536  65536  inf!  32768 ... 2000 good steps ... 32768  65536
                       skip
