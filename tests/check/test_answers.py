@@ -18,6 +18,7 @@ counts.
 import functools
 import inspect
 import pathlib
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -29,17 +30,18 @@ from lib.check.framework import Outcome, evaluate
 
 
 def load(path):
-    module = loaded(path)
-    module.EXERCISE = path.stem.removeprefix("answers_")
-    if not isinstance(module.RIGHT, dict):
-        module.WRONG, module.RIGHT = (
-            {module.EXERCISE: module.WRONG},
-            {module.EXERCISE: module.RIGHT},
-        )
-    module.WRONG = {
-        name: module.WRONG.get(name, {}) | known_mistakes(name) for name in module.RIGHT
-    }
-    return module
+    """What the file lists, function by function. The file's module itself stays as it is, because
+    other tests read it, too."""
+    module, name = loaded(path), path.stem.removeprefix("answers_")
+    by_function = isinstance(module.RIGHT, dict)
+    right = module.RIGHT if by_function else {name: module.RIGHT}
+    wrong = module.WRONG if by_function else {name: module.WRONG}
+    return SimpleNamespace(
+        RIGHT=right,
+        WRONG={name: wrong.get(name, {}) | known_mistakes(name) for name in right},
+        ALONE=getattr(module, "ALONE", ()),
+        SLOW=getattr(module, "SLOW", ()),
+    )
 
 
 def known_mistakes(name):
@@ -66,13 +68,13 @@ WRONG = [
 ]
 RIGHT = [(name, fn) for m in ANSWERS for name, answers in m.RIGHT.items() for fn in answers]
 # they leave behind what the next would stumble over
-ALONE = {fn for m in ANSWERS for fn in getattr(m, "ALONE", ())}
+ALONE = {fn for m in ANSWERS for fn in m.ALONE}
 # tested in test_adversarial.py
 SHARED = {hint.name for hint in (*causes.FIRST, *causes.GENERIC)}
 # where the ranks' calls clash, N is 1 or a rank has nothing, whatever is built: exercises say it in
 # their own words
 SHARED |= {"not on every rank", "one rank alone", "right only where there is something"}
-SLOW = {fn for m in ANSWERS for fn in getattr(m, "SLOW", ())}  # seconds of processor time each
+SLOW = {fn for m in ANSWERS for fn in m.SLOW}  # seconds of processor time each
 outcomes: dict[tuple, Outcome] = {}
 table: list[tuple[str, str, str, int, int]] = []
 
