@@ -54,8 +54,9 @@ class Mutant:
         return written(self.text, reference)
 
 
-def mutants(reference) -> list[Mutant]:
-    """All mutants of a function or class, in the order of its lines; none twice."""
+def mutants(reference, methods=()) -> list[Mutant]:
+    """All mutants of a function or class, in the order of its lines; none twice. methods: of a
+    class, the names of those that are changed; without them, all are."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(reference)))
     for node in ast.walk(tree):  # a docstring is no code
         body = getattr(node, "body", None)
@@ -75,7 +76,10 @@ def mutants(reference) -> list[Mutant]:
             if text != original and text not in found:
                 says = says or f"{_short(before)} -> {_short(ast.unparse(node))}"
                 found[text] = Mutant(kind, line or getattr(node, "lineno", 0), says, text)
-    return sorted(found.values(), key=lambda mutant: mutant.line)
+    theirs = [node for node in ast.walk(tree) if getattr(node, "name", "") in methods]
+    inside = lambda line: any(node.lineno <= line <= node.end_lineno for node in theirs)
+    kept = [one for one in found.values() if not methods or inside(one.line)]
+    return sorted(kept, key=lambda mutant: mutant.line)
 
 
 def _code(tree):
@@ -204,8 +208,10 @@ def _short(text):
 
 
 def survivors(exercise, of=None) -> tuple[list[Mutant], int]:
-    """(the mutants that pass the exercise's check, the number of all)."""
-    every, passed = mutants(exercise.reference) if of is None else of, []
+    """(the mutants that pass the exercise's check, the number of all). Only methods that the
+    answer has to write are changed, if the exercise names them."""
+    methods = getattr(exercise.measure, "writes", ())
+    every, passed = mutants(exercise.reference, methods) if of is None else of, []
     for first in range(0, len(every), TOGETHER):
         some, made = [], []
         for mutant in every[first : first + TOGETHER]:

@@ -48,3 +48,20 @@ def test_a_blind_check_lets_mutants_pass_and_a_good_one_only_what_is_as_right():
 def test_a_mutant_that_cannot_be_made_is_none_that_passes():
     broken = mutants.Mutant("line", 1, "no function", "x = 1")
     assert mutants.survivors(judged_by([[1]]), of=[broken]) == ([], 1)
+
+
+class Sum:
+    """Has a method that the answer writes, and one that is given."""
+
+    def add(self, value):
+        self.total = self.given() + value
+
+    def given(self):
+        return 2 * 3
+
+
+def test_only_the_methods_that_an_answer_writes_are_changed():
+    changes = {mutant.change for mutant in mutants.mutants(Sum, ("add",))}
+    assert "self.given() + value -> self.given() - value" in changes
+    assert not any("*" in change or "3" in change for change in changes)
+    assert any("2 * 3" in mutant.change for mutant in mutants.mutants(Sum))
