@@ -66,10 +66,8 @@ def script(make, case, show):
     is_name = isinstance(name, str) and name in ALGORITHMS
     form = NOTHING if name is None else TIME if is_number(name) else NAME
     told = f"the function {name.__name__}" if callable(name) else cut(name, 60)
-    for what in (NOTHING, TIME, NAME):
-        wrong = not is_name and what == form
-        show(what, f"got {told}, expected a name such as 'ring'" if wrong else "")
-    if is_name:
+    wrong = {} if is_name else {form: f"got {told}, expected a name such as 'ring'"}
+    if not show.said((NOTHING, TIME, NAME), wrong):
         takes = COST[name].time(*job) * 1e6
         show(TAKES, takes, beside=f"{name} takes {takes:,.6g} us.")
 

@@ -67,9 +67,9 @@ MEASURE = SideBySide(script, seconds_lost, CASES, groups=None, excused=NO_TENSOR
 EXERCISE = MEASURE.exercise(
     ("what fits", 4, "the six situations",
      ((*FORM, "which fit:"), SIX)),
-    ("data and sharded", 2, "seconds, within 1 %", ("data", SIX), ("sharded", SIX)),
-    ("tensor and pipeline", 2, "seconds, within 1 %", ("tensor", SIX), ("pipeline", SIX)),
-    ("tensor inside the node", 3, "data or a pipeline across", (INSIDE, SIX), (BOTH, SIX)),
+    ("data and sharded", 2, "seconds, within 1 %", (("data", "sharded"), SIX)),
+    ("tensor and pipeline", 2, "seconds, within 1 %", (("tensor", "pipeline"), SIX)),
+    ("tensor inside the node", 3, "data or a pipeline across", ((INSIDE, BOTH), SIX)),
     ("any model and cluster", 1, "8 others, at the edge of what fits"),
     hints=hints("lab0", "seconds_lost"), leaves_out=but(LEAVES_OUT, "given used", "again"),
 )  # fmt: skip

@@ -51,8 +51,7 @@ def script(make, case, show):
         return
     out = show.run(make, [*costs], p)
     name, text = _misread(out, p) or _misplaced(out, [*costs], p) or ("lists", "")
-    for one in dict.fromkeys(["lists", name]):
-        show(one, text if one == name else "")
+    show.said(dict.fromkeys(["lists", name]), {name: text})
     if not text:
         times = taken(out, costs)
         beside = f"got {[*map(list, out)]}: the stages take {[float(f'{t:.6g}') for t in times]}"

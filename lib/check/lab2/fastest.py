@@ -126,8 +126,8 @@ def next_move(schedule, puzzle):
 MEASURE = SideBySide(script, fastest, CASES, (shortest.__file__,), groups=None, excused=NO_TENSORS)
 
 
-def _steps(*names, cases=CASES):
-    return [(f"{name}: {move}", cases) for name in names for move in MOVES]
+def _steps(name, cases=CASES):
+    return tuple(f"{name}: {move}" for move in MOVES), cases
 
 
 EXERCISE = MEASURE.exercise(
@@ -135,13 +135,13 @@ EXERCISE = MEASURE.exercise(
      "arguments"),
     ("it runs, within the cap", 1, "no deadlock; F done and W not", *schedules.NEEDS,
      "over the cap"),
-    ("half the way", 1, "from 1F1B's time to the shortest, every level", *_steps(HALF)),
+    ("half the way", 1, "from 1F1B's time to the shortest, every level", _steps(HALF)),
     ("level 1: the shortest", 1, f"{LEVELS[1].best}",
-     *_steps("the shortest", cases=CASES[:1])),
-    ("three quarters of the way", 1, "every level", *_steps(THREE_QUARTERS)),
+     _steps("the shortest", cases=CASES[:1])),
+    ("three quarters of the way", 1, "every level", _steps(THREE_QUARTERS)),
     ("level 2: the shortest", 1, f"{LEVELS[2].best}",
-     *_steps("the shortest", cases=CASES[1:2])),
-    ("level 3: the shortest", 2, f"{LEVELS[3].best}", *_steps("the shortest")),
+     _steps("the shortest", cases=CASES[1:2])),
+    ("level 3: the shortest", 2, f"{LEVELS[3].best}", _steps("the shortest")),
     hints=hints("lab2", "fastest", "schedules"),
     leaves_out=schedules.LEAVES_OUT | {"alone": "no level has one rank: there nothing can wait"},
     bonus=True,

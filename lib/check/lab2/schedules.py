@@ -85,8 +85,7 @@ def judge(out, show, of, kinds, amounts, ordered=True, stages=1, placement=loop)
     p, m, v = (*of, stages)[:3]
     problem = misread(out, p) or wrong(out, kinds, m, v, placement)
     name, text = problem or (ordered and out_of_order(out)) or (ALWAYS[0], "")
-    for one in dict.fromkeys([*ALWAYS, name]):
-        show(one, text if one == name else "")
+    show.said(dict.fromkeys([*ALWAYS, name]), {name: text})
     if not text:
         show.judged = [list(actions) for actions in out]  # for on_ranks.py, which executes it
         amounts(show, show.judged, kinds, p, m)

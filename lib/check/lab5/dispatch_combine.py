@@ -75,8 +75,8 @@ DISPATCH = TO_ROWS.exercise(
 )  # fmt: skip
 COMBINE = TO_TOKENS.exercise(
     ("weighted, and added up", 5, "tokens with 3, 2 and 1 pairs, and none", ("y", SOME)),
-    ("gradients", 2, "of rows and of weights", ("rows", SOME), ("routing.weight", SOME)),
-    ("no pairs", 1, "zeros; no tokens", ("y", EMPTY), ("rows", EMPTY), "graph"),
+    ("gradients", 2, "of rows and of weights", (("rows", "routing.weight"), SOME)),
+    ("no pairs", 1, "zeros; no tokens", (("y", "rows"), EMPTY), "graph"),
     ("rows and routing unchanged", 1, ""),
     hints=hints("lab5", "no_pairs", "combine"), leaves_out=TENSORS,
 )  # fmt: skip

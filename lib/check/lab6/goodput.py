@@ -87,7 +87,7 @@ def _exercise(measure, *rows):
 
 
 def _in(cases, name):
-    return [(one, cases) for one in (NOTHING, NO_NUMBER, name)]
+    return (NOTHING, NO_NUMBER, name), cases
 
 
 OF_A_JOB = _measure(job_mtbf, COUNTED, lambda show, _, seconds: show("seconds", seconds))
@@ -100,7 +100,7 @@ SHORT_ONES = OF_A_SHARE.cases[: len(SHORT)]
 SHARE = _exercise(
     OF_A_SHARE,
     ("short intervals", 2, "within 3% of 10,000 failures",
-     (A_SHARE, SHORT_ONES), *_in(SHORT_ONES, LOST)),
+     (A_SHARE, SHORT_ONES), _in(SHORT_ONES, LOST)),
     ("intervals as long as the MTBF", 2, "and longer; the same tolerance", A_SHARE, LOST_OF_LONG),
 )  # fmt: skip
 INTERVAL = _measure(
@@ -110,9 +110,9 @@ INTERVAL = _measure(
 BEST = _exercise(
     INTERVAL,
     ("a quick save", 1, "within 2% of the best",
-     *_in(INTERVAL.cases[: len(QUICK)], "interval")),
+     _in(INTERVAL.cases[: len(QUICK)], "interval")),
     ("Daly's examples", 1, "117, 57 and 9.1 minutes",
-     *_in(INTERVAL.cases[len(QUICK) : -len(SLOW)], "interval")),
+     _in(INTERVAL.cases[len(QUICK) : -len(SLOW)], "interval")),
     ("a slow save", 1, "up to half the MTBF", "interval"),
 )  # fmt: skip
 EXERCISE = Bundle("goodput", (MTBF, SHARE, BEST), bonus=True)

@@ -90,14 +90,14 @@ def _exercise(script, reference, *rows):
 
 
 def _in(kind, name):
-    return [(one, CASES_OF[kind]) for one in (NOTHING, NO_NUMBER, name)]
+    return (NOTHING, NO_NUMBER, name), CASES_OF[kind]
 
 
 OF_MEMORY = _exercise(
     memory, by_hand.plan_memory,
-    ("one stage", 2, "GPT-2, GPT-3; t = 1, 4, 8", *_in("one stage", "bytes")),
-    ("stages", 2, "GPT-3 in 8, GPT 1T in 64, GPT-2 in 3", *_in("stages", "bytes")),
-    ("ZeRO-1", 2, "d = 1 and 8; m = 4 to 192", *_in("ZeRO-1", "bytes")),
+    ("one stage", 2, "GPT-2, GPT-3; t = 1, 4, 8", _in("one stage", "bytes")),
+    ("stages", 2, "GPT-3 in 8, GPT 1T in 64, GPT-2 in 3", _in("stages", "bytes")),
+    ("ZeRO-1", 2, "d = 1 and 8; m = 4 to 192", _in("ZeRO-1", "bytes")),
     ("fewer micro-batches than stages", 1, "m = 2 and 4; v counts as 1", "bytes"),
 )  # fmt: skip
 OF_BUBBLE = _exercise(
