@@ -14,8 +14,9 @@ differ in the micro-batch of b sequences, because their times should be on a str
                                  set of degrees
 
 Of two plans that are equally fast, the measured times differ by more than 1.64 sqrt(2) s = 2.3 s
-once in ten times. Repeated runs count too. A sweep in which no line has a point more than it needs
-takes the s of its source.
+once in ten times. Repeated runs count too. If no line of a sweep has more points than are needed to
+fit it, s cannot be estimated from that sweep, which then takes the s of the publication that it
+comes from.
 
 Of vTrain's sweeps, the half of the plans that is in data/sweeps.csv is in no fit; all others are.
 """

@@ -103,8 +103,8 @@ class _Job:
 def _graded(
     waiting: list[Submission], folder: Path, out: Path, terms: Terms, jobs: int
 ) -> Iterator[tuple[Submission, dict | None, str, int]]:
-    """Yield (submission, result or None, trouble, minutes) as gradings finish. In the end, and
-    after an error, the processes that still run are ended."""
+    """Yield (submission, result or None, trouble, minutes) as gradings finish. At the end, also
+    after an error, the processes that are still running are ended."""
     for one in waiting:
         if one.path is None:
             yield one, grade.nothing(terms.lab, terms.root, one.trouble), "", 0

@@ -71,7 +71,7 @@ def of(solution: NotebookNode, only_core: bool) -> Hours:
 
 
 def sentence(solution: NotebookNode) -> str:
-    """The sentence about its hours that the first cell of a lab contains."""
+    """The sentence in a lab's first cell that says how many hours the lab takes."""
     both = [of(solution, only_core).rounded for only_core in (True, False)]
     return (
         "The core path takes about **{:g} hours**, and the whole lab about **{:g} hours**.".format(

@@ -40,8 +40,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True)
 class Finding:
-    """One violation of a rule. cell: its id, or "" for the whole notebook. warning: True if it is
-    shown but is no failure."""
+    """One violation of a rule. cell: the id of the cell, or "" if the violation is one of the whole
+    notebook. warning: True if it is shown but is no failure."""
 
     cell: str
     text: str

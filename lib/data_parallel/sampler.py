@@ -10,8 +10,8 @@ nothing is sent. All ranks get ceil(n/N) examples, because they have to take equ
 Therefore up to N-1 examples are seen twice in an epoch.
 
 Shards of unequal size: the loss of the batch is a mean over examples. The mean of the ranks' means
-is a different number, unless all ranks have equally many examples. With c_r examples on rank r, C =
-sum_r c_r, and s_r, the *sum* of rank r's losses:
+is a different number, unless all ranks have equally many examples. Let c_r be the number of
+examples on rank r, C = sum_r c_r, and s_r the *sum* of rank r's losses. Then:
 
     L = 1/C sum_r s_r = 1/N sum_r (N/C s_r)  so rank r contributes the gradient of N/C s_r
 

@@ -79,7 +79,8 @@ class RankError(RuntimeError):
 def from_failure(failure, folder: str) -> RankError:
     """The RankError for a Failure that the watch has returned.
 
-    folder: that of the run, with the reports of ranks that raised; their stacks are in its parent.
+    folder: the run's folder, which holds the reports of the ranks that raised. The stacks of all
+    ranks are in its parent folder.
     """
     mismatch = next((f for f in audit(failure.ledger, ended=False) if f.certain), None)
     found = find_waits(failure.ledger, failure.heads)

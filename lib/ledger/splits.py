@@ -21,8 +21,8 @@ NONE = -1
 
 
 def give_and_take(name: str, given: dict, root: int, n: int) -> tuple[list[int], list[int]]:
-    """(the elements that this rank gives to each rank of the group, those that it expects from
-    each), two lists.
+    """Return two lists with an entry for each rank of the group: how many elements this rank gives
+    to it, and how many it expects from it.
 
     name: one of SPLIT. given: the arguments of the dispatcher's op. root: the root's rank in the
     group, for a rooted op. n: the number of ranks of the group.

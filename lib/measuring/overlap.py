@@ -135,7 +135,8 @@ class PacedRounds:
 
     def early(self, way: str) -> tuple[int, int, float]:
         """(messages that left before backward returned, messages that left after it, the share of
-        the former). The two counts are of the last round, the share is the median over all."""
+        the former). The two counts are those of the last round, and the share is the median over
+        all rounds."""
         sent = np.array(
             [
                 [logs.section(f"{way} {i}, {when} backward").sent("messages")

@@ -21,9 +21,10 @@ try and add rounds until the claim is settled. The 95% are therefore the confide
 look, and not of all looks together.
 
 During a measurement, ranks of other notebooks on this machine wait (lib/launch/alone.py). Other
-programs are noticed by the processor time that they use, and rounds that ran next to them cannot
-refute a claim. With LAB_CLAIMS=hold, as when solutions are executed and validated, any outcome but
-"holds" raises Refuted. With LAB_CLAIMS=once there is a single try, and no other program waits.
+programs are noticed by the processor time that they use. Rounds during which they kept the machine
+too busy cannot refute a claim. With LAB_CLAIMS=hold, as when solutions are executed and validated,
+any outcome but "holds" raises Refuted. With LAB_CLAIMS=once there is a single try, and no other
+program waits.
 """
 
 import contextlib

@@ -13,7 +13,7 @@ def activation_memory(measured, predicted=None):
 
     measured: {"one process": bytes, "tp 4": bytes, "tp 4 + sequence parallel": bytes, ...}, per
     rank, for 2 to 6 ways; the others are compared with the first. predicted: the same, for some or
-    all of the ways; None: no marks. Raises ValueError for another number of ways, a prediction of
+    all of the ways; None: no marks. Raises ValueError for any other number of ways, a prediction of
     another way, or bytes that are not above 0.
     """
     predicted = predicted or {}
@@ -52,7 +52,7 @@ def recompute(measured, predicted=None):
 
     measured: {"keep all": (bytes, seconds), "recompute": (bytes, seconds)}, for 2 to 4 ways; the
     others are compared with the first. predicted: the same, for some or all of the ways.
-    Raises ValueError for another number of ways, a prediction of another way, or values that are
+    Raises ValueError for any other number of ways, a prediction of another way, or values that are
     not above 0.
     """
     predicted = predicted or {}

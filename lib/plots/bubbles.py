@@ -16,7 +16,7 @@ def bubble_curve(simulated, formulas, measured=None):
     hollow points. formulas: {"1F1B": lambda p, m: (p - 1) / (m + p - 1), ...}; a dashed line for
     each schedule that has a formula.
     measured: the same as simulated, from ranks; filled points.
-    Raises ValueError for another number of schedules, a schedule without points, or a bubble that
+    Raises ValueError for any other number of schedules, a schedule without points, or a bubble that
     is not from 0 to 1.
     """
     measured = measured or {}

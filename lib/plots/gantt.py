@@ -62,7 +62,7 @@ def gantts(schedules, unit=None):
 
     schedules: {"GPipe": Simulation, "1F1B": Simulation, ...}, or Bars in place of a Simulation; 1
     to 5 of them. unit: as for `gantt`. The figure is taller than others if its lanes would
-    otherwise become too thin to read. Raises ValueError for another number of schedules, or for
+    otherwise become too thin to read. Raises ValueError for any other number of schedules, or for
     schedules in different units, because they share one axis.
     """
     if not 1 <= len(schedules) <= 5:

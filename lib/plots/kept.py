@@ -23,8 +23,8 @@ def kept_over_time(schedules, limits=None, unit=None):
         that wait between I and W are not counted, because they take less memory than live ones; see
         `lib.pipeline.kept`.
     limits: {"1F1B": [min(m, p - i) for i in range(p)]}: what theory allows each rank, dashed.
-    Raises ValueError for another number of schedules, different numbers of ranks, or limits that do
-    not match them.
+    Raises ValueError for any other number of schedules, different numbers of ranks, or limits that
+    do not match them.
     """
     on_clocks = {name: on_clock(timed, unit) for name, timed in schedules.items()}
     ranks = {name: len(timed.schedule) for name, (timed, _) in on_clocks.items()}

@@ -74,7 +74,7 @@ def owner_loads(costs, owners, N, unit="units", names=None):
 
     costs: one per matrix. owners: {"in turn": [rank of matrix 0, ...], "by cost": [...]}, 1 or 2
     placements; the title compares the best with the first. names: of the matrices, for the boxes.
-    unit: of a cost. Raises ValueError for another number of placements, more than 8 ranks, or a
+    unit: of a cost. Raises ValueError for any other number of placements, more than 8 ranks, or a
     placement that does not give each matrix a rank below N.
     """
     if not 1 <= len(owners) <= 2 or not 1 <= N <= 8:

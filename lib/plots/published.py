@@ -71,7 +71,7 @@ def predicted_against_measured(runs, within=0.1, unit="seconds per step"):
 
     runs: {"A100, 3-D": (measured, predicted), ...}, each a list of positive numbers in `unit`; 1 to
     8 groups. within: the relative error whose band is drawn; the title says which share of the runs
-    is inside. Raises ValueError for another number of groups, unequal lengths, or values that are
+    is inside. Raises ValueError for any other number of groups, unequal lengths, or values that are
     not above 0 and have no logarithm.
     """
     if not 1 <= len(runs) <= len(RANK_COLORS):

@@ -19,8 +19,8 @@ def rank_shares(shares):
     to end, and one bar for the mean of the ranks.
 
     shares: {"no balancing": (N, E), ...}, 1 to 4 runs with the same N ranks and E experts, E from 2
-    to 8; each row adds up to 1. Raises ValueError for another number of runs or experts, different
-    shapes, or rows that are not shares.
+    to 8; each row adds up to 1. Raises ValueError for any other number of runs or experts,
+    different shapes, or rows that are not shares.
     """
     shares = {name: np.asarray(of_run, dtype=float) for name, of_run in shares.items()}
     shapes = {of_run.shape for of_run in shares.values()}

@@ -18,7 +18,7 @@ def ring_attention_work(layouts):
 
     layouts: {"contiguous": [positions of rank 0, of rank 1, ...], "zigzag": ...}, one or two
     layouts of the same T tokens over the same cp ranks, 2 to 8, as from
-    lib.tensor_parallel.layouts. Raises ValueError for another number of layouts or ranks, or
+    lib.tensor_parallel.layouts. Raises ValueError for any other number of layouts or ranks, or
     positions that are not 0..T-1 once each.
     """
     sizes = {name: sum(map(len, layout)) for name, layout in layouts.items()}

@@ -12,7 +12,7 @@ def against_baselines(runs):
     """A panel per run: its loss and that of its baseline, step by step.
 
     runs: {"A": (losses, baseline losses, steps per epoch), ...}, 2 to 6 of them. Raises ValueError
-    for another number of runs, losses that are not finite, or a baseline of another length.
+    for any other number of runs, losses that are not finite, or a baseline of another length.
     """
     if not 2 <= len(runs) <= 6:
         raise ValueError(f"{len(runs)} runs: give 2 to 6")

@@ -21,7 +21,7 @@ def seed_differences(steps, losses, against, here=None):
 
     steps: (n,). losses: {run: (seeds, n) nats per character}, with `against` among them and 1 to 4
     others. here: {run: (steps, differences)} of runs on this machine, drawn as dots. Raises
-    ValueError for another number of runs, other shapes than (seeds, n), or dots of a run that is
+    ValueError for any other number of runs, other shapes than (seeds, n), or dots of a run that is
     not drawn.
     """
     here, losses = here or {}, {run: np.asarray(of, dtype=float) for run, of in losses.items()}
@@ -87,7 +87,7 @@ def seed_losses(steps, losses, seconds, here=None):
 
     steps: (n,). losses: {run: (seeds, n) nats per character} of 2 to 4 runs, a line and a band
     each. seconds: {run: seconds of one step}. here: {run: (steps, losses)} of runs on this machine,
-    drawn as dots. Raises ValueError for another number of runs, other shapes than (seeds, n), or
+    drawn as dots. Raises ValueError for any other number of runs, other shapes than (seeds, n), or
     other runs in `seconds` or `here`.
     """
     here, steps = here or {}, np.asarray(steps, dtype=float)

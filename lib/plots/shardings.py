@@ -27,7 +27,7 @@ def shardings(operators, plans, both_ways):
 
     operators: those of a Traced, in at most 18 rows. plans: {"Megatron's": Plan, "the search's":
     Plan}, 1 or 2. both_ways: that of lib.hybrid.automatic.layouts: (old layout, new one) -> names
-    of the collectives (forward, backward). Raises ValueError for another number of plans, more
+    of the collectives (forward, backward). Raises ValueError for any other number of plans, more
     rows, or a plan of other operators.
     """
     rows = _rows(operators)

@@ -14,8 +14,8 @@ def sparse_layer(points):
     dashed line every parameter is used for every token.
 
     points: {"dense": {"D 512": (FLOPs per token, parameters), ...}, "mixture of experts": {...}}, 1
-    to 4 kinds; a label is broken into lines at its commas. Raises ValueError for another number of
-    kinds, no point, or values that are not above 0.
+    to 4 kinds; a label is broken into lines at its commas. Raises ValueError for any other number
+    of kinds, no point, or values that are not above 0.
     """
     every = [item for of_kind in points.values() for item in of_kind.items()]
     if not 1 <= len(points) <= 4 or not every:

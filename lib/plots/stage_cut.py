@@ -17,7 +17,7 @@ def stage_loads(costs, cuts, unit="units"):
 
     costs: one per layer. cuts: {"equal counts": [range(0, 4), range(4, 8)], "balanced":
     balance(costs, p)}, 1 to 3 splits; the title compares the fastest with the first. unit: of a
-    cost, such as ms. Raises ValueError for another number of splits, or for one that does not
+    cost, such as ms. Raises ValueError for any other number of splits, or for one that does not
     contain all layers in order, each once.
     """
     if not 1 <= len(cuts) <= 3:
@@ -48,8 +48,8 @@ def stage_cut(cuts, costs, microbatches=None, unit="units", on=None):
     [cost of each layer on it]} for each entry of .devices, which says how many devices a stage has,
     or which one. microbatches: m; if given, panels and title show the step time, sum t + (m-1) max
     t. unit: of a cost. on: {device: its name in the figure}; None: "2 devices". Raises ValueError
-    for another number of splits, one that does not contain all layers in order, or a device without
-    costs.
+    for any other number of splits, one that does not contain all layers in order, or a device
+    without costs.
     """
     if not 1 <= len(cuts) <= 2:
         raise ValueError(f"{len(cuts)} cuts: 1 or 2 fit beside each other")

@@ -133,8 +133,8 @@ def state_measured(measured, predicted):
     """A bar per stage with its parts as measured, and dashed outlines for what the formula says.
 
     measured: {"ZeRO-1": {"weight": bytes, "gradient": bytes, "optimizer": bytes}, ...} on one rank;
-    1 to 8 labels. predicted: the same for the same labels. Raises ValueError for another number of
-    labels, predictions of other labels, or an unknown part.
+    1 to 8 labels. predicted: the same for the same labels. Raises ValueError for any other number
+    of labels, predictions of other labels, or an unknown part.
     """
     if not 1 <= len(measured) <= 8 or set(measured) != set(predicted):
         raise ValueError(

@@ -32,7 +32,7 @@ def memory_by_remedy(curves, memory):
 
     curves: {"data parallel": [{part: bytes}, ...], ...}, as from
     lib.cost.clinic.memory_over_a_step; parts as in BANDS. memory: usable bytes of a GPU, a dashed
-    line. Raises ValueError for another number of panels, or a part without a colour.
+    line. Raises ValueError for any other number of panels, or a part without a colour.
     """
     parts = {part for curve in curves.values() for moment in curve for part in moment}
     if not 1 <= len(curves) <= 6 or parts - set(BANDS):

@@ -28,7 +28,7 @@ def step_timeline(steps):
     rank.
 
     steps: {"after backward": [span, ...], "overlapped": [span, ...]}, 1 to 3 panels; the module
-    says what a span is. Raises ValueError for another number of panels, an empty one, or a span
+    says what a span is. Raises ValueError for any other number of panels, an empty one, or a span
     that is not valid.
     """
     _refuse(steps)

@@ -119,7 +119,7 @@ def server_traffic(matrices, predicted=None):
 
     matrices: {"parameter server": (N, N), "ring": (N, N)}, [src, dst], from
     `Ledger.matrix("bytes")` of one step; 1 to 4. predicted: {"ring": (N,) bytes, ...}, per rank,
-    sent and received together; dashed. Raises ValueError for another number of methods, nothing
+    sent and received together; dashed. Raises ValueError for any other number of methods, nothing
     sent, or other shapes.
     """
     matrices, predicted = {name: np.asarray(m) for name, m in matrices.items()}, predicted or {}

@@ -28,7 +28,7 @@ def units_unsharded(events, names):
     pass; after it, a unit's first, third, ... unshard belongs to a forward pass and the others to a
     backward pass.
     names: of the units, such as ["block 0", ...]; at most 12.
-    Raises ValueError for another number of panels or names, or an event of another kind or index.
+    Raises ValueError for any other number of panels or names, or an event of another kind or index.
     """
     if not 1 <= len(events) <= 2 or not 1 <= len(names) <= 12:
         raise ValueError(

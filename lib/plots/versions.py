@@ -27,7 +27,7 @@ def stage_versions(reads):
         ranks together; 1 or 2 of them.
     Stage 0 is drawn, because it reads the oldest versions. The boxes are where 1F1B places them if
     B takes as long as two F.
-    Raises ValueError for another number of ways, or for other actions than 1F1B's.
+    Raises ValueError for any other number of ways, or for other actions than 1F1B's.
     """
     if not 1 <= len(reads) <= 2:
         raise ValueError(f"{len(reads)} ways to run it: 1 or 2 fit beside each other")

@@ -1,5 +1,5 @@
-"""Makes the course into a book for the browser. `make book` writes it to build/book, and it works
-from any folder and without a server. No notebook is run for it.
+"""Turns the course into a book that is read in a browser. `make book` writes it to build/book, and
+it works from any folder and without a server. No notebook is run for it.
 
     solutions/lab0_concepts.ipynb  --notebooks.py-->  a notebook with the student's sources
                                                       and the outputs of our run

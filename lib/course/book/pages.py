@@ -42,8 +42,8 @@ def _close_table(writer, node):
 
 
 def _without_sphinx_search(app):
-    """Switch off Sphinx's own search, because it finds whole pages and shows excerpts only on a
-    server."""
+    """Switch off Sphinx's own search: its results are whole pages, and it can show excerpts only if
+    a server serves the book."""
     app.builder.search = False
 
 

@@ -15,9 +15,10 @@ it uses its weights.
 
 In all strategies a rank calls the same function as a single process would, on smaller tensors.
 Therefore nothing is sent inside of an operator. Messages are sent only between operators, if a
-result does not have the layout that its reader needs. The same holds for weights, which are stored
-as REPLICATE or as shards. If an operator uses a replicated weight as a COPY, its gradient is summed
-over the ranks, as in data parallelism.
+result does not have the layout that its reader needs. Likewise a weight, which is stored as
+REPLICATE or as shards, is communicated only if an operator needs it in another layout. If an
+operator uses a replicated weight as a COPY, its gradient is summed over the ranks, as in data
+parallelism.
 
     Megatron's MLP  REPLICATE --f--> COPY  column  dim 2  gelu  dim 2  row  PARTIAL --g--> REPLICATE
 """

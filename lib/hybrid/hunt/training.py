@@ -129,7 +129,7 @@ class Job:
         return lambda module, given, out: self.outputs.setdefault(what, []).append(out.detach())
 
     def at(self, axes):
-        """{axis: coordinate} of this rank, of these axes only."""
+        """This rank's coordinates along these axes, as {axis: coordinate}."""
         return {axis: i for axis, i in self.axes.items() if axis in axes}
 
     def rows(self, step, axes):

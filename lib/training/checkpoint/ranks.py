@@ -144,7 +144,7 @@ class Facts:
     path: Path
 
     def own_of(self, rank):
-        """What `rank` saved as its own. With it one can reshard for another number of ranks."""
+        """What `rank` saved as its own. With it one can reshard for any other number of ranks."""
         if not 0 <= rank < self.world_size:
             raise ValueError(
                 f"{self.path} was saved on {self.world_size} ranks, 0 to {self.world_size - 1}: no "
