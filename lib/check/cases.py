@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, ledger
+from lib.check.wire import Wire
 from lib.ledger.source import position
 
 WORLD = 8
@@ -90,24 +91,23 @@ class Setting(Case):
 SIZES_SAY = "sizes 0 to 1000; float32, float64, int64"
 
 
-def in_step(cases, groups_of, one, wire=None):
+def in_step(cases, groups_of, one, group):
     """Run the cases in order, with all ranks in step, up to the first case that is wrong on any
     rank. Called on every rank.
 
     groups_of: groups_of(cases) -> {case: the group(s) that `one` is given}.
     one: one(case, group) -> {"ok": bool, ...}, called on the case's ranks.
-    wire: a group of all ranks, over which they agree whether to continue. It is needed if answers
-        may call torch's collectives on the default group.
+    group: all ranks, which agree over it whether to continue. It is not the default group, because
+        answers may call torch's collectives on that.
 
     Returns one record per case that was run, or None for a case in which this rank had no part.
     """
-    groups, seen = groups_of(cases), []
+    groups, seen, wire = groups_of(cases), [], Wire(group)
     for case in cases:
         mine = dist.get_rank() in case.members
         seen.append(one(case, groups[case]) if mine else None)
-        all_right = torch.tensor(int(not mine or seen[-1]["ok"]), device=backend.device())
-        dist.all_reduce(all_right, dist.ReduceOp.MIN, group=wire)
-        if not all_right:
+        right = not mine or seen[-1]["ok"]
+        if not all(said[0] for said in wire.exchange(bytes([right]))):
             break
     return seen
 

@@ -19,6 +19,7 @@ another group was therefore not sent by the given collectives.
 
 import contextlib
 import threading
+from array import array
 from collections import Counter
 from typing import NamedTuple
 
@@ -26,7 +27,9 @@ import torch
 import torch.distributed as dist
 
 from lib import backend, collectives
+from lib.backend.torch_private import without_dispatch_modes as unseen
 from lib.check.exercise import Problem
+from lib.check.wire import Wire
 from lib.collectives import background, p2p
 from lib.collectives.local import combiner
 from lib.collectives.local import divide_if_average as finish
@@ -100,7 +103,7 @@ class Recorder:
         self.control, self.before, self.raises = control, before, raises
         self.members = tuple(dist.get_process_group_ranks(control))
         self.allowed = [tuple(ranks) for ranks in allowed] if allowed else None
-        self.place, self.N = dist.get_rank(control), len(self.members)
+        self.wire, self.place, self.N = Wire(control), dist.get_rank(control), len(self.members)
         self.lock = threading.Lock()
         self.begin()
 
@@ -208,7 +211,7 @@ class Recorder:
 
     def agreed(self, ok) -> bool:
         """True if `ok` holds on every rank of control."""
-        return all(map(bool, self._gather(torch.tensor([ok], device=backend.device()))))
+        return all(said[0] for said in self.wire.exchange(bytes([ok])))
 
     def record(self):
         """What judges of traffic need to know."""
@@ -267,10 +270,9 @@ class Recorder:
     def _announce(self, call, tensor=None):
         """What all ranks of control are about to do: (their Calls, None for a rank that is over;
         the first INLINE bytes of their data)."""
-        encoded = torch.tensor(self._encoded(call), device=backend.device()).view(torch.uint8)
-        both, n = self._gather(torch.cat([encoded, _bytes(tensor, INLINE, 0)])), len(encoded)
-        said = [self._decoded(one[:n].view(torch.int64).tolist()) for one in both]
-        return said, [one[n:] for one in both]
+        numbers = array("q", self._encoded(call)).tobytes()
+        both, n = self.wire.exchange(numbers + _bytes(tensor, INLINE, 0)), len(numbers)
+        return [self._decoded(array("q", one[:n])) for one in both], [one[n:] for one in both]
 
     def _encoded(self, call):
         """A Call as numbers, equally many for every Call of this group."""
@@ -288,14 +290,6 @@ class Recorder:
             return None
         ranks = tuple(rank for i, rank in enumerate(self.members) if mask >> i & 1)
         return Call(OPS[op], "", elements, DTYPES[dtype], ranks, KINDS[kind], tuple(counts[:n]))
-
-    def _gather(self, mine):
-        """The tensor `mine` of every rank of control, all of one size. They are collected on the
-        first rank, because ranks that share cores pay for each message."""
-        gathered = mine.new_empty(self.N, *mine.shape)
-        dist.gather(mine, [*gathered] if self.place == 0 else None, group=self.control, group_dst=0)
-        dist.broadcast(gathered, group=self.control, group_src=0)
-        return [*gathered]
 
     def _ready(self, said):
         """The indices, in control, of the ranks whose calls can be done now."""
@@ -318,10 +312,9 @@ class Recorder:
         rest = max(sizes.values()) - INLINE
         if rest > 0:
             mine = _bytes(tensor if self.place in done else None, rest, INLINE)
-            pairs = zip(first_bytes, self._gather(mine), strict=True)
-            first_bytes = [torch.cat(both) for both in pairs]
-        # A copy is aligned for every dtype, which a slice need not be.
-        flat = lambda i: first_bytes[i][: sizes[i]].clone().view(said[i].dtype)
+            pairs = zip(first_bytes, self.wire.exchange(mine), strict=True)
+            first_bytes = [b"".join(both) for both in pairs]
+        flat = lambda i: _tensor(first_bytes[i][: sizes[i]], said[i].dtype)
         return {self.members[i]: flat(i) for i in done}
 
     def _reduced(self, ranks, parts, op, tensor):
@@ -379,11 +372,18 @@ def _did(call):
 
 def _bytes(tensor, n, start):
     """n bytes of the tensor's data, beginning with byte `start`, and zeros after its end."""
-    found = torch.zeros(n, dtype=torch.uint8, device=backend.device())
-    if tensor is not None and tensor.numel():
+    if tensor is None or not tensor.numel():
+        return bytes(n)
+    with unseen():
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8)[start : start + n]
-        found[: len(flat)] = flat
-    return found
+        return flat.cpu().numpy().tobytes().ljust(n, b"\0")
+
+
+def _tensor(data, dtype):
+    """These bytes as a flat tensor."""
+    with unseen():
+        found = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0).to(dtype)
+        return found.to(backend.device())
 
 
 def _in_turn(fn):

@@ -146,16 +146,16 @@ def noting_calls(*theirs):
     """
     # by id, because another function may have equal code
     known = {one if isinstance(one, str) else id(one.__code__) for one in theirs}
-    calls, before = [], sys.getprofile()
+    calls, before = [], sys.gettrace()
 
     def note(frame, event, arg):
-        if event == "call":
-            code = frame.f_code
-            if id(code) in known or code.co_filename in known:
-                calls.append(f"{frame.f_globals.get('__name__')}.{code.co_qualname}")
+        code = frame.f_code
+        if id(code) in known or code.co_filename in known:
+            calls.append(f"{frame.f_globals.get('__name__')}.{code.co_qualname}")
+        return before and before(frame, event, arg)
 
-    sys.setprofile(note)
+    sys.settrace(note)
     try:
         yield calls
     finally:
-        sys.setprofile(before)
+        sys.settrace(before)

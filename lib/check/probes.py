@@ -197,7 +197,8 @@ def own_generators(seed):
     garbage collector looks only at what is made inside, which keeps it quick."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     gc.freeze()
-    random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
+    # torch.manual_seed would also make a note for each kind of device, which takes milliseconds
+    random.seed(seed), np.random.seed(seed), torch.default_generator.manual_seed(seed)
     try:
         yield
     finally:

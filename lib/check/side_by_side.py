@@ -364,7 +364,7 @@ class SideBySide:
         if self.groups is None:
             return [self._compared(fn, case, None) for case in self.runs()]
         cases, one = self.of_world(dist.get_world_size()), partial(self._compared, fn)
-        return in_step(cases, self.groups, one, wire=dist.new_group())
+        return in_step(cases, self.groups, one, dist.new_group())
 
     def _compared(self, fn, case, groups):
         """The record of one case: {"wrong": {name: Problem}, "trace": ..., ...}."""

@@ -66,6 +66,8 @@ MAY_CHANGE = {
     ("torch.distributed.distributed_c10d", "_group_count"),
     ("lib.collectives.background", "_thread"),
     ("lib.ledger.caller", "_kinds"),
+    ("lib.ledger.caller", "_between"),
+    ("lib.collectives.uncompiled", "_later"),
 }
 SETTINGS = [  # (how it is read, how it is set)
     (torch.get_default_dtype, torch.set_default_dtype),

@@ -46,6 +46,7 @@ from lib.launch.stacks import BELOW, LIB
 from lib.ledger.log import EXITED, RAISED, RETURNED, LogWriter
 
 rank_of_this_process: int | None = None
+folder_of_this_set: str | None = None  # as in `main`, for what else its ranks share
 torch_private.name_the_functions_module()
 
 STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
@@ -64,12 +65,12 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
     folder: the folder of this set of ranks, in which each run has its own. made: when the set was
         made, in nanoseconds since 1970.
     """
-    global rank_of_this_process
+    global rank_of_this_process, folder_of_this_set
     # The collector would write into every object that the server has imported, and so copy every
     # page that this process shares with it.
     gc.freeze()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    rank_of_this_process = rank
+    rank_of_this_process, folder_of_this_set = rank, folder
     _die_with_the_parent()
     _keep_freed_memory()
     # Jupyter's stop button may reach all processes, but it is the parent that ends the ranks

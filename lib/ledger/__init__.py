@@ -3,7 +3,7 @@ can tell whether the ranks agree on what they communicate, and which rank is to 
 
 The files, by where they run, each group with the functions and classes that others call:
 
-on a rank     install / uninstall, mark, not_waited_for
+on a rank     install / uninstall, mark, barrier, not_waited_for
     record.py     intercepts every op in torch's dispatcher, and logs who, with whom, what and where
     caller.py     finds the line of the user's program that led to an op
     inside.py     names the module for which torch's own code (FSDP2, DTensor, DDP) called an op
@@ -29,6 +29,7 @@ from lib.ledger.match import Finding, audit
 from lib.ledger.read import Ledger, Logs
 from lib.ledger.record import (
     attributed_to,
+    barrier,
     call_site,
     finish,
     install,
@@ -40,6 +41,6 @@ from lib.ledger.record_to_dir import record_to_dir
 from lib.ledger.verdict import verdict
 
 __all__ = [
-    "Entry", "Finding", "Ledger", "Logs", "attributed_to", "audit", "call_site", "finish",
-    "install", "mark", "not_waited_for", "record_to_dir", "uninstall", "verdict",
+    "Entry", "Finding", "Ledger", "Logs", "attributed_to", "audit", "barrier", "call_site",
+    "finish", "install", "mark", "not_waited_for", "record_to_dir", "uninstall", "verdict",
 ]  # fmt: skip

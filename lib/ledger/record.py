@@ -26,7 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 from lib import backend
 from lib.backend import torch_private
 from lib.ledger.caller import is_programs, locate
-from lib.ledger.follow import Blocking, Queued
+from lib.ledger.follow import Blocking, Queued, threads
 from lib.ledger.inside import Inside
 from lib.ledger.log import LogReader, signature_of
 from lib.ledger.made import GroupsWriter
@@ -110,6 +110,19 @@ def mark(label: str) -> None:
     """
     if _recorder is not None:
         _recorder.mark(label)
+
+
+@contextlib.contextmanager
+def barrier(group: dist.ProcessGroup) -> Iterator[None]:
+    """On a rank: log what it does inside as a barrier of `group`. This is for code that waits for
+    the group's ranks without an op of torch. Without a ledger, it does nothing."""
+    if _recorder is None:
+        yield
+        return
+    slot = _recorder.begin_barrier(group)
+    yield
+    for time in ("wait_to", "done"):
+        _recorder.log.timestamp(slot, time)
 
 
 def not_waited_for() -> list:
@@ -263,6 +276,14 @@ class Recorder:
             peer=-1, tag=0, shape=(), numel=0, nbytes=0, channel=("mark",), signature=0,
         )  # fmt: skip
         self.marked = self.log.count
+
+    def begin_barrier(self, pg):
+        """The slot of a barrier in which this rank waits from now on."""
+        self.blocking.last.work = None  # as any op of torch would do, so its tensors can be freed
+        given = {"async_op": False}
+        slot, _ = self._post("barrier", given, pg, self._group(pg), [], None)
+        self.log.timestamp(slot, "wait_from", threads=threads())
+        return slot
 
     def _shim(self, name, op, below):
         arguments = [a.name for a in op._schema.arguments]

@@ -137,11 +137,13 @@ def mistakes_of(exercise, module) -> tuple[Mistake, ...]:
 
 def answers_of(exercise, module) -> tuple[Mistake, ...]:
     """The wrong answers to one function of the module's exercise, each with its hint. What is
-    judged side by side is recognised by them as well."""
+    judged side by side is recognised by them as well, except for what draws lots, because that
+    leaves another fingerprint each time."""
     path = file_of(module).with_name(f"answers_{module.EXERCISE.name}.py")
     wrong = loaded(path).WRONG if path.exists() else {}
     wrong = wrong.get(exercise.name, {}) if len(module.EXERCISE.parts) > 1 else wrong
-    return tuple(Mistake(hint, fn) for fn, hint in wrong.items())
+    by_lot = getattr(loaded(path), "DRAWS_LOTS", ()) if wrong else ()
+    return tuple(Mistake(hint, fn) for fn, hint in wrong.items() if fn not in by_lot)
 
 
 def table_of(exercise, module) -> dict | None:

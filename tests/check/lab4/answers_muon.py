@@ -285,6 +285,7 @@ class SumsOfAllSteps(zero.Muon):
             self.broadcast(p, owner, self.group)
 
 
+DRAWS_LOTS = (ties_by_lot,)
 RIGHT = {
     "owners": [by_a_heap, with_exchanges, as_an_answer(muon.owners)],
     "Muon": [AsInTheNotebook, OwnerByOwner],
