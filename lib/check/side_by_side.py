@@ -59,6 +59,14 @@ def by_key(value):
     return {"": value}
 
 
+def copy(value):
+    """A tensor's copy on the CPU; anything else as it is."""
+    if not torch.is_tensor(value):
+        return value
+    with unseen():
+        return value.detach().cpu().clone()
+
+
 class Here(Case):
     """A case without ranks, identified by its name alone."""
 
@@ -96,11 +104,7 @@ class Show:
     def __call__(self, name, value, at_most=False, tolerance=None, beside="", names=()):
         """Show a value: a number, a string, a tensor, None, or {key: one of them}, or pairs of
         that."""
-        with unseen():
-            copied = {
-                key: one.detach().cpu().clone() if torch.is_tensor(one) else one
-                for key, one in by_key(value).items()
-            }
+        copied = {key: copy(one) for key, one in by_key(value).items()}
         self.times[name] += 1
         self.shown[name, self.times[name]] = Value(
             self.part, copied, at_most, tolerance, beside, names

@@ -1,8 +1,8 @@
 """Lab 1, section 9: diagnose(run), which of five mistakes a data-parallel training was made with,
 if any.
 
-The runs are trainings on real ranks, made when the check is called for the first time, with other
-seeds and sizes than the notebook's. They depend on no answer, so they are kept for the next one.
+The runs come from training on real ranks, with other seeds and sizes than in the notebook. The
+first call of the check makes them. They do not depend on the answer, so later calls use them again.
 """
 
 from copy import deepcopy
@@ -77,7 +77,7 @@ MEASURE = SideBySide(script, diagnose, here(*SETUPS), groups=None, excused=NO_TE
 
 
 def about(*sabotages):
-    """What a claim on these is about: their runs, and the healthy ones."""
+    """The shown names and the cases of a claim about these mistakes. Healthy runs belong to it."""
     cases = here(*(name for name, of in SETUPS.items() if of.sabotage in (*sabotages, HEALTHY)))
     return ("one of the six", "the mistake"), cases
 

@@ -1,9 +1,9 @@
 """Lab 2, section 2: relay_step(stage, x, target, loss_fn, group), one batch forward through p ranks
 and back.
 
-What each stage takes is shown, and every gradient. The placeholder that says which shape and dtype
-to receive is full of nan, and the target is there on the last rank only, so an answer that computes
-with what it does not have is seen.
+The script shows what each stage receives, and every gradient. The placeholder that tells a rank
+which shape and dtype to receive is full of nan, and only the last rank has the target, so an answer
+that computes with values which its rank should not have is noticed.
 """
 
 import torch.nn.functional as F
@@ -27,7 +27,7 @@ class NoTarget(ValueError):
 
 
 def script(make, case, group, show):
-    """Three steps with one stage, whose gradients add up."""
+    """Three steps with one stage, in whose parameters the gradients accumulate."""
     rank, p, x = show.place, case.world_size, None
     stage, given = relay.stages(p)[rank], [] if group is None else [group]
     for step in relay.ROWS:

@@ -114,7 +114,8 @@ def _look(show, flats, wholes, state, unit):
         found["shard"][f"of flat {i}"] = _readable(flat.shard)
         found[".grad"][f"of shard {i}"] = flat.shard.grad
         for name, p in zip(SHAPES[i], flat.parameters, strict=True):
-            found["parameter"][name] = _readable(p)
+            # what another tensor has not been filled with differs from run to run
+            found["parameter"][name] = _readable(p) if is_same else None
             is_view = p.untyped_storage().data_ptr() == storage.data_ptr()
             found["views"][name] = "" if is_view or not p.numel() else f"{name} is no view"
             found["full .grad"][name] = f"{name} has a full .grad" * (p.grad is not None)

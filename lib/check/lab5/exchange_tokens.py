@@ -1,25 +1,22 @@
 """Lab 5, section 6: exchange_tokens(routed_tokens, send_counts, receive_counts, group, all_to_all),
-routed tokens and their gradients.
+which sends each routed token to its rank, and its gradient back.
 
-Two exchanges may be in flight when backward begins: the rows sent back again, or others in a
-smaller group.
+In some cases a second exchange is in flight when backward begins. It either sends the rows back
+home, or sends other rows within a smaller group.
 """
-
-from dataclasses import replace
 
 from lib.check.cases import Setting
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.lab3 import groups as g
 from lib.check.shown import calls
-from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.moe import exchange as libs
 
 D = 3
 TO_ONE, HOME, NONE = "all to rank 0", "a second exchange, home", "no rows"
 NO_GRADIENT = "rows that need no gradient"
-# rows from rank i to rank j, where the group has so many ranks
+# rows from rank i to rank j; a smaller group uses the upper left corner
 UNEVEN = [[2, 3, 1, 2], [1, 4, 2, 0], [0, 0, 0, 0], [5, 1, 0, 3]]
 COUNTS = {  # rank 2 has nothing to do in TO_ONE
     TO_ONE: [[3, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0], [4, 0, 0, 0]],
@@ -33,8 +30,8 @@ LISTS = "arguments, the lists after backward"
 
 
 def given(case, show, N, rank, of):
-    """(a rank's routed tokens, [rows to each rank], [rows from each]). of: what tells a second
-    exchange from the first; a pair's rows have another width."""
+    """(a rank's routed tokens, [rows to each rank], [rows from each]). of: what the names of a
+    second exchange end in. The rows of a pair have another width."""
     counts = COUNTS.get(case.what, UNEVEN)
     send, receive = counts[rank][:N], [counts[i][rank] for i in range(N)]
     x = draw(100 * N + 10 * rank + 5 * bool(of) + case.again, sum(send), D - of.endswith("pair"))
@@ -80,11 +77,8 @@ def show_sent(show, way):
     show(SENT, sent)
 
 
-MEASURE = SideBySide(
-    script, libs.exchange_tokens, CASES, groups=g.groups,
-    excused={"alive": "what backward keeps is free"},
-    together=(CASES[0], replace(CASES[0], again=1)),  # of one shape: a buffer of it is kept
-)  # fmt: skip
+EXCUSED = {"alive": "what backward keeps is free"}
+MEASURE = g.measure(script, libs.exchange_tokens, CASES, excused=EXCUSED)
 EXCHANGE_TOKENS = MEASURE.exercise(
     ("rows to their ranks", 3, f"{g.GROUPS_SAY}; uneven, none",
      "what arrived", "what came home", "what arrived, the pair"),

@@ -1,12 +1,11 @@
 """Lab 5, section 12: start_exchange(routed_tokens, send_counts, receive_counts, group, all_to_all,
 start) -> wait, an exchange in two halves, each of which is the other's backward.
 
-It is called where exchange_tokens is, with works that are done as late as can be (later.py), so
-that a buffer that is changed while it is in flight is found out. Between start_exchange and wait(),
-and between their backwards, it is looked at what has been begun and what is in flight.
+The cases are those of exchange_tokens. The works that the answer gets end as late as possible
+(later.py), so a buffer that is changed while it is in flight arrives wrong. Between start_exchange
+and wait(), and between their backward passes, the script counts how many exchanges have begun and
+how many are in flight.
 """
-
-from dataclasses import replace
 
 import torch
 
@@ -19,7 +18,6 @@ from lib.check.lab5 import exchange_tokens as plain
 from lib.check.lab5.later import Starter
 from lib.check.overlap import Gate
 from lib.check.shown import calls
-from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 
 TWICE = "two of the same sizes at once"
@@ -53,10 +51,9 @@ def script(make, case, groups, show):
         return
     number = torch.zeros((), dtype=x.dtype, requires_grad=True)  # its backward is between theirs
     between = Gate.apply(number, lambda gradient: look("backward"))
-    ys = []
-    for wait in waits:
-        ys.append(show.run(wait))
-        show("what arrived", ys[-1])
+    ys = [show.run(wait) for wait in waits]
+    for y in ys:
+        show("what arrived", y)
     begun = len(starter.works)
     for name, value in zip((BEGUN, BEFORE, IN_FLIGHT), (begun, *seen["forward"]), strict=True):
         show(name, value)
@@ -78,11 +75,7 @@ def script(make, case, groups, show):
     show(plain.LISTS, str(lists))
 
 
-MEASURE = SideBySide(
-    script, moe.start_exchange, CASES, groups=g.groups,
-    excused={"alive": "what backward keeps is free"},
-    together=(CASES[0], replace(CASES[0], again=1)),
-)  # fmt: skip
+MEASURE = g.measure(script, moe.start_exchange, CASES, excused=plain.EXCUSED)
 START_EXCHANGE = MEASURE.exercise(
     ("rows to their ranks", 1, f"{g.GROUPS_SAY}; sent when they are waited for",
      "a function", "what arrived"),

@@ -1,7 +1,8 @@
 """Lab 6, section 2: average_over_mesh(sets, mesh, ends, all_reduce), on 8 ranks.
 
-First the gradients are made by hand, so that a wrong one is read as a sum of the ranks' shares;
-then they are those of a real step, a GPT's on pp=2 dp=2 tp=2. Rank 0 of pp=2 dp=2 tp=2, of sharded:
+In most cases the gradients are made by hand, so that the verdict can express a wrong one as a sum
+of the ranks' shares. In the last case they come from a real step of a GPT on pp=2 dp=2 tp=2. A
+wrong gradient in the list `sharded`, on rank 0 of pp=2 dp=2 tp=2:
 
     expected  1/2 of ranks 0 and 2        rank 2 has the same shard of the weight, and other rows
     got       1/2 of ranks 0, 1, 2 and 3  summed over tp too: rank 1 has another shard
@@ -34,16 +35,14 @@ def gradient(step, rank, name, i, shape):
 
 
 def script(make, case, place, show):
-    """Two calls on one mesh, or a real step."""
+    """Two calls on the same mesh, or one call for a real step."""
     (mesh, ends), show.allowed, show.part = place, None, case.rank(dist.get_rank())
     first = []
     for step in range(1 if case.what == REAL else 2):
         made_up = partial(gradient, step)
-        if case.what == REAL:
-            sets = given.real_step(mesh, average=lambda *args: None)
-        else:
-            dtype = torch.float32 if case.what == TURNED else torch.float64
-            sets = given.sets_by_hand(mesh, partial(made_up, dist.get_rank()), dtype)
+        dtype = torch.float32 if case.what == TURNED else torch.float64
+        by_hand, nothing = partial(made_up, dist.get_rank()), lambda *args: None
+        sets = given.sets_of(case, mesh, nothing, by_hand, dtype)
         everything = given.listed(sets)
         first = first or everything
         show.begin()
@@ -91,7 +90,6 @@ EXERCISE = MEASURE.exercise(
     ("parameters left alone", 2, "only .grad changes; the lists stay as they were"),
     hints=hints("lab6", "average_over_mesh"), worlds=(WORLD,), may_call=MAY_CALL,
     leaves_out=given.LEAVES_OUT | {
-        "under way": "a call sums, divides and ends: nothing of it is under way when it returns",
         "returned": "it returns nothing",
         "memory": "gradients are summed where they are",
     },

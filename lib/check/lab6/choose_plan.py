@@ -1,7 +1,7 @@
 """Lab 6, section 7: choose_plan(model, gpu, gpus, batch, memory, seconds), the fastest that fits.
 
-Right is a plan that may be run, fits, and takes no longer than lib's, of which no other that does
-is faster.
+An answer is right if its plan can be run, fits into memory, and takes no longer than lib's. Where
+several plans are equally fast, it has to be one that needs the least memory.
 """
 
 from dataclasses import fields
@@ -55,9 +55,8 @@ def _misread(out):
     for degree in DEGREES:
         number = getattr(out, degree)
         if not isinstance(number, Integral) or number < 1:
-            return {
-                "a Plan": f"got a Plan whose {degree} is {cut(number, 30)}, expected 1, 2, 3, ..."
-            }
+            got = f"got a Plan whose {degree} is {cut(number, 30)}, expected 1, 2, 3, ..."
+            return {"a Plan": got}
     return {}
 
 

@@ -1,8 +1,9 @@
 """Lab 6, section 2: norm_over_mesh(sets, mesh, all_reduce), on 8 ranks.
 
-Each mesh asks for four norms: first all gradients are 0 but for those of one list, and then none
-is. So a verdict names the list whose squares are not counted once. The sums along dp and over the
-ends have been made before: ranks that share a parameter have equal gradients.
+Each mesh asks for four norms. For the first three, only the gradients of one list differ from 0,
+so a verdict can name the list whose squares are not counted exactly once. The fourth is the norm of
+all gradients. They have already been averaged along dp and over the ends, so ranks that share a
+parameter have equal gradients.
 """
 
 from dataclasses import replace
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from lib import hybrid
+from lib.backend.torch_private import without_dispatch_modes as unseen
 from lib.check.cases import form_of
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
@@ -30,8 +32,8 @@ FEW, ALONG, BITS = "how much it sums", "along what it sums", "its bits"
 
 
 def gradient(case, here, asked, name, i, shape):
-    """The averaged gradient of a parameter, on the rank at these coordinates; zeros where the
-    norm that is asked for is that of another list alone."""
+    """The averaged gradient of a parameter, on the rank at these coordinates. It is zero where
+    the script asks for the norm of another list alone."""
     stage, tp = here["pp"] * (name != "tied"), here["tp"] * (name != "replicated")
     seed = 1000 * NAMES.index(name) + 100 * stage + 10 * tp + i
     return draw(seed + 5 * case.again, *shape) * (asked in (ALONE[name], ALL))
@@ -40,10 +42,8 @@ def gradient(case, here, asked, name, i, shape):
 def script(make, case, place, show):
     (mesh, _), show.allowed, show.part = place, None, case.rank(dist.get_rank())
     for asked in (ALL,) if case.what == REAL else (*ALONE.values(), ALL):
-        if case.what == REAL:
-            sets = given.real_step(mesh, average=hybrid.average_over_mesh)
-        else:
-            sets = given.sets_by_hand(mesh, partial(gradient, case, mesh.here, asked))
+        by_hand = partial(gradient, case, mesh.here, asked)
+        sets = given.sets_of(case, mesh, hybrid.average_over_mesh, by_hand)
         everything = given.listed(sets)
         show.begin()
         norm = show.run(make, sets, mesh, show.all_reduce)
@@ -59,8 +59,7 @@ def script(make, case, place, show):
 def shown_sums(case, show):
     """Few values along tp and along pp, and nothing along another axis."""
     sums = given.sums(show.calls)
-    told = f"summed {case.listed(sums)}; expected one value along tp and one along pp, or one of"
-    told += " each set"
+    told = f"summed {case.listed(sums)}; expected one to {MOST} values along tp and along pp"
     along = all(axes_of(ranks, case.sizes) in (("tp",), ("pp",)) for ranks in sums)
     show(FEW, told if any(n > MOST for n in sums.values()) else "")
     show(ALONG, "" if along else told)
@@ -68,7 +67,7 @@ def shown_sums(case, show):
 
 def differ(norm, show):
     """The smallest and the largest of the ranks' norms in words, where these are not the same."""
-    with show.made.aside():
+    with unseen():
         least, most = norm.clone(), norm.clone()
         dist.all_reduce(least, dist.ReduceOp.MIN, show.control)
         dist.all_reduce(most, dist.ReduceOp.MAX, show.control)
@@ -89,8 +88,5 @@ EXERCISE = MEASURE.exercise(
     ("the same bits on every rank", 1, "or ranks would clip differently", BITS),
     ("gradients left alone", 1, "and so are parameters and lists", GRADIENTS),
     hints=hints("lab6", "norm_over_mesh"), worlds=(WORLD,), may_call=MAY_CALL,
-    leaves_out=given.LEAVES_OUT | {
-        "under way": "a call sums and ends: nothing of it is under way when it returns",
-        "memory": "numbers alone travel, which is a claim",
-    },
+    leaves_out=given.LEAVES_OUT | {"memory": "only numbers are sent, which is a claim"},
 )  # fmt: skip

@@ -34,6 +34,7 @@ NAMES = ("sharded", "replicated", "tied")
 LEAVES_OUT = {
     "alone": "a mesh is of all 8 ranks; each axis has one rank in some mesh",
     "generators": "the sets are lists",
+    "under way": "nothing of a call is under way when it returns",
 }
 EXCUSED = dict.fromkeys(("strided", "float32", "bfloat16"), "gradients are in parameters") | {
     "two at once": "nothing is under way when a call returns"
@@ -148,6 +149,12 @@ def sets_by_hand(mesh, gradient, dtype=torch.float64):
             lists[name].append(nn.Parameter(value.to(backend.device())))
             lists[name][-1].grad = gradient(name, i, shape).to(dtype)
     return Sets(**lists, experts=[])
+
+
+def sets_of(case, mesh, average, gradient, dtype=torch.float64):
+    """This rank's Sets: those of a real step, or made by hand."""
+    is_real = case.what == REAL
+    return real_step(mesh, average) if is_real else sets_by_hand(mesh, gradient, dtype)
 
 
 def listed(sets):

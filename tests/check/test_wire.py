@@ -1,0 +1,92 @@
+"""The ranks of a check agree over named pipes: every rank gets what every other gave, and the
+ledger knows for whom a rank waits."""
+
+import inspect
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from lib import launch
+from lib.check.exercises import FUNCTIONS
+from lib.check.framework import evaluate
+from lib.check.guard import noting_calls
+from lib.check.wire import Wire
+from lib.collectives import ring_all_reduce, ring_reduce_scatter
+from lib.launch import warm
+
+pytestmark = pytest.mark.usefixtures("on_gloo")
+SIZES = (1, 4096, 300_000)  # bytes; a pipe holds 65,536
+
+
+def exchanges():
+    """In the group of all ranks, and in turn with it in a group of two."""
+    rank, few = dist.get_rank(), [0, 2]
+    everyone, two = Wire(dist.new_group()), dist.new_group(few)
+    wires = [everyone, *([Wire(two)] if rank in few else [])]
+    return [wire.exchange(bytes([rank]) * n) for n in SIZES for wire in wires]
+
+
+def test_every_rank_gets_what_every_other_gave():
+    got = launch.run(exchanges, nproc=3)
+    all_of = lambda ranks, n: [bytes([rank]) * n for rank in ranks]
+    of_both = [all_of(ranks, n) for n in SIZES for ranks in ((0, 1, 2), (0, 2))]
+    assert got == [of_both, of_both[::2], of_both]
+
+
+def one_rank():
+    return Wire(dist.new_group([dist.get_rank()], use_local_synchronization=True)).exchange(b"x")
+
+
+def test_one_rank_alone_gets_its_own():
+    assert launch.run(one_rank, nproc=2) == [[b"x"], [b"x"]]
+
+
+def waits_in_vain():
+    wire = Wire(dist.new_group())
+    if dist.get_rank() == 1:
+        dist.recv(torch.zeros(1), src=0)
+    wire.exchange(b"x")
+
+
+def test_a_rank_that_never_comes_is_named_at_once():
+    """By the ledger's proof, and so long before the timeout."""
+    with pytest.raises(launch.RankError, match="deadlock") as caught:
+        launch.run(waits_in_vain, nproc=3, timeout=300)
+    told = str(caught.value)
+    assert "rank 1 waits in recv from rank 0" in told and "barrier" in told
+
+
+def test_ranks_are_used_again_after_a_check():
+    """Otherwise a student would wait for new ranks at every check of a lab."""
+    warm.end_all()
+    warm.reasons.clear()
+    for reference in (ring_all_reduce, ring_reduce_scatter):
+        evaluate(FUNCTIONS[reference.__name__], reference)
+    launch.run(dist.get_rank, nproc=8)
+    assert not warm.reasons
+
+
+def test_calls_are_noted_and_a_debugger_still_sees_its_own():
+    seen = []
+
+    def debugger(frame, event, arg):
+        seen.append(frame.f_code.co_name)
+
+    def theirs():
+        return own()
+
+    def own():
+        return inspect.currentframe() is not None
+
+    before = sys.gettrace()
+    sys.settrace(debugger)
+    try:
+        with noting_calls(own) as calls:
+            theirs()
+        assert sys.gettrace() is debugger
+    finally:
+        sys.settrace(before)
+    assert len(calls) == 1 and calls[0].endswith("own")
+    assert {"theirs", "own"} <= {*seen}
