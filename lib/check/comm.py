@@ -13,8 +13,9 @@ other ranks wait. If no call can be done, every waiting rank raises a Clash, whe
 collectives it would wait forever. A rank whose part is over keeps reporting that until all ranks
 are over.
 
-These exchanges use the group `control`, which the answer does not know. Whatever the logs show on
-another group was therefore not sent by the given collectives.
+The ranks tell each other through named pipes (wire.py). In the logs, each exchange is a barrier of
+the group `control`, which the answer does not know. Whatever the logs show on another group was
+therefore not sent by the given collectives.
 """
 
 import contextlib

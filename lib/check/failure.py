@@ -47,7 +47,7 @@ REFUSALS = {
 }
 
 
-# The messages by which the given collectives agree on what all ranks do (comm.Recorder). A student
+# The barriers in which the given collectives agree on what all ranks do (wire.py). A student
 # should see only the call, and not how far each rank has got in that exchange.
 OURS = re.compile(
     r"barrier #\d+ in [\w.]+"
