@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from lib import zero
+from lib.backend.torch_private import without_dispatch_modes as unseen
 from lib.check.comm import MAY_CALL as WIRE
 from lib.check.lab4 import fsdp_models as models
 from lib.training.buckets import slots
@@ -207,7 +208,7 @@ def whole_parameters(fsdp, show):
     """{name: parameter}, from all ranks' shards. They are not counted as the answer's, because gloo
     may hold what it has gathered for a moment longer."""
     names, found = {p: name for name, p in fsdp.module.named_parameters()}, {}
-    with show.made.aside():
+    with unseen():
         for flat in fsdp.flats:
             shards = [
                 torch.empty_like(flat.shard) for _ in range(dist.get_world_size(show.control))

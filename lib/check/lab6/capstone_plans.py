@@ -126,7 +126,7 @@ def _is_fast(job, plan):
     text = (
         f"{words(job, plan)}: a step takes {total:.2f} s, {total / least:.3f} times as long as "
         f"with the best plan with ZeRO-1 that fits; {LONGER} times is near enough\n"
-        f"It loses most on {worst}: {lost:.2f} s more on {explain.WORDS[worst]}"
+        f"It loses most on {explain.WORDS[worst]}, {lost:.2f} s more than that plan"
     )
     return Problem("said", text, {"why": worst, "recompute": plan.recompute})
 

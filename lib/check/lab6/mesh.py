@@ -99,7 +99,10 @@ def groups_along(make, case, show):
             for group in out:
                 for rank in group:
                     of.setdefault(int(rank), []).append(" ".join(map(str, sorted(group))))
-            show("the group of", {f"rank {rank}": "; ".join(of[rank]) for rank in sorted(of)})
+            show(
+                "the group of",
+                {f"rank {rank}": "; ".join(of[rank]) or "none" for rank in sorted(of)},
+            )
             show("groups", len(out))
             show("in order", {f"group {i}": " ".join(map(str, g)) for i, g in enumerate(out)})
 
