@@ -15,13 +15,10 @@ import torch.distributed as dist
 
 from lib import hybrid
 from lib.check.cases import draw, form_of
-from lib.check.causes import hints
-from lib.check.comm import MAY_CALL
 from lib.check.explain import fraction, shares, who
 from lib.check.lab6 import on_a_mesh as given
 from lib.check.lab6.on_a_mesh import NAMES, REAL, TURNED, WORLD
 from lib.check.shown import calls
-from lib.check.side_by_side import SideBySide
 
 CASES = given.cases()
 LISTS = {name: f"sets.{name}" for name in NAMES}
@@ -76,11 +73,10 @@ def _sum_in_words(found):
     return " + ".join(f"{of(share)}{who(ranks)}'s" for share, ranks in said.items())
 
 
-MEASURE = SideBySide(
-    script, hybrid.average_over_mesh, CASES, groups=given.places_of,
-    excused=given.EXCUSED | {"once more": "two calls stand in each script"},
-)  # fmt: skip
-EXERCISE = MEASURE.exercise(
+EXCUSED = {"once more": "two calls stand in each script"}
+MEASURE = given.measure(script, hybrid.average_over_mesh, CASES, EXCUSED)
+EXERCISE = given.exercise(
+    MEASURE,
     ("the gradients of the mean loss", 8, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
      ((*LISTS.values(), LATER), given.by_hand(MEASURE))),
     ("as in a single process", 3, "a GPT's backward on pp=2 dp=2 tp=2", *LISTS.values()),
@@ -88,9 +84,5 @@ EXERCISE = MEASURE.exercise(
      "elements: tied over ends, replicated over tp, all over dp",
      calls(MEASURE, nothing_else=False), SUMS),
     ("parameters left alone", 2, "only .grad changes; the lists stay as they were"),
-    hints=hints("lab6", "average_over_mesh"), worlds=(WORLD,), may_call=MAY_CALL,
-    leaves_out=given.LEAVES_OUT | {
-        "returned": "it returns nothing",
-        "memory": "gradients are summed where they are",
-    },
+    leaves_out={"returned": "it returns nothing", "memory": "gradients are summed where they are"},
 )  # fmt: skip

@@ -6,7 +6,6 @@ all gradients. They have already been averaged along dp and over the ends, so ra
 parameter have equal gradients.
 """
 
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,12 +14,9 @@ import torch.distributed as dist
 from lib import hybrid
 from lib.backend.torch_private import without_dispatch_modes as unseen
 from lib.check.cases import form_of
-from lib.check.causes import hints
-from lib.check.comm import MAY_CALL
 from lib.check.lab6 import on_a_mesh as given
-from lib.check.lab6.on_a_mesh import NAMES, REAL, WORLD
+from lib.check.lab6.on_a_mesh import NAMES, REAL
 from lib.check.shown import calls
-from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.hybrid.mesh import axes_of
 
@@ -75,11 +71,9 @@ def differ(norm, show):
     return "" if same else f"one rank returned {least.item()!r}, another {most.item()!r}"
 
 
-MEASURE = SideBySide(
-    script, hybrid.norm_over_mesh, CASES, groups=given.places_of,
-    excused=given.EXCUSED, together=(CASES[0], replace(CASES[0], again=1)),
-)  # fmt: skip
-EXERCISE = MEASURE.exercise(
+MEASURE = given.measure(script, hybrid.norm_over_mesh, CASES)
+EXERCISE = given.exercise(
+    MEASURE,
     ("the norm of the whole model", 6, "5 meshes of 8 ranks; pp, dp, tp of 1 to 4",
      ((FORM, *ALONE.values(), ALL), given.by_hand(MEASURE))),
     ("as in a single process", 2, "a GPT's gradients on pp=2 dp=2 tp=2", FORM, ALL),
@@ -87,6 +81,5 @@ EXERCISE = MEASURE.exercise(
      FEW, ALONG, calls(MEASURE, nothing_else=False)),
     ("the same bits on every rank", 1, "or ranks would clip differently", BITS),
     ("gradients left alone", 1, "and so are parameters and lists", GRADIENTS),
-    hints=hints("lab6", "norm_over_mesh"), worlds=(WORLD,), may_call=MAY_CALL,
-    leaves_out=given.LEAVES_OUT | {"memory": "only numbers are sent, which is a claim"},
+    leaves_out={"memory": "only numbers are sent, which is a claim"},
 )  # fmt: skip

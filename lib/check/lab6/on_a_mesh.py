@@ -15,7 +15,7 @@ No two stages have lists of equal sizes: to sum along pp by mistake cannot pass.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -23,6 +23,9 @@ from torch import nn
 
 from lib import backend
 from lib.check.cases import Case, draw
+from lib.check.causes import hints
+from lib.check.comm import MAY_CALL
+from lib.check.side_by_side import SideBySide
 from lib.hybrid import SETS, Hybrid, Sets, local_batch
 from lib.hybrid.mesh import Mesh, axes_of, coordinates, groups_along
 from lib.tensor_parallel import sequence_parallel_gpt
@@ -84,6 +87,20 @@ class MeshCase(Case):
         elements = lambda n: f"{n} element{'s' * (n != 1)}"
         said = (f"{elements(n)} over {self.told(ranks)}" for ranks, n in sorted(sums.items()))
         return "; ".join(said) or "nothing"
+
+
+def measure(script, reference, cases, excused=None):
+    """The measure of a script that receives (mesh, ends), as `places_of` makes them."""
+    excused = EXCUSED | (excused or {})
+    together = cases[0], replace(cases[0], again=1)
+    return SideBySide(script, reference, cases, (), (), places_of, excused, together)
+
+
+def exercise(measure, *rows, leaves_out):
+    return measure.exercise(
+        *rows, hints=hints("lab6", measure.reference.__name__), worlds=(WORLD,), may_call=MAY_CALL,
+        leaves_out=LEAVES_OUT | leaves_out,
+    )  # fmt: skip
 
 
 def mesh_case(pp, dp, tp, what=""):
