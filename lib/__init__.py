@@ -21,7 +21,8 @@ def __getattr__(name):
 
 
 class _Moved(importlib.abc.MetaPathFinder):
-    """The last finder: a module's name of the previous edition is an error that names the new."""
+    """The last finder on sys.meta_path. It turns the import of a module by its name in the previous
+    edition into an error that gives the new name."""
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname.startswith("lib."):
@@ -36,7 +37,7 @@ class _Moved(importlib.abc.MetaPathFinder):
 
 
 def _merging():
-    """In a notebook, how its answers get into the current edition, whose imports are right."""
+    """In a lab's notebook, a sentence that says how to bring it up to date; elsewhere ""."""
     from lib import here
 
     notebook = here.opened()

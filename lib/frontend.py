@@ -3,10 +3,10 @@ Programs that execute a notebook, to store, compare or grade its outputs, should
 
     attended()         is there a person who sees this cell's output? If not, print text only
     can_ask()          can a person answer a question, here or in a terminal?
-    show(text, html)   an output of HTML, which a terminal, nbval and nbgrader read as `text`
+    show(text, html)   displays HTML; a terminal, nbval and nbgrader see `text` instead
     Line()             one line below the cell, which is rewritten in place and empty in the end
 
-How we know: JupyterLab, VS Code and Colab run a cell with `allow_stdin`, because its author could
+How we know: JupyterLab, VS Code and Colab run a cell with `allow_stdin`, because a person could
 answer a question, whereas nbval, nbclient, nbconvert and nbgrader run it without. LAB_STATIC=1 and
 a grader's LAB_REPORT say as well that there is no person.
 """
@@ -56,7 +56,7 @@ class Line:
     """One line of plain text in the output of the cell. All Lines of a cell use the same output, so
     that a new one replaces the one before."""
 
-    _cell, _name = "", ""  # the request of the cell that has a line, and the line's display id
+    _cell, _name = "", ""  # the id of the cell's request, see _cell(); the display id of its line
 
     def __init__(self):
         self.text = ""
@@ -69,7 +69,7 @@ class Line:
         begun = cell == Line._cell and Line._name != ""
         if not begun:
             Line._cell, Line._name = cell, uuid.uuid4().hex
-        # in a paragraph of its own, because a front end shows plain text with empty lines round it
+        # as HTML, because a front end shows plain text with empty lines around it
         html = f'<div style="opacity: 0.75" role="status">{text}</div>' if text else ""
         data = {"text/plain": text, "text/html": html}
         _publish(data, display_id=Line._name, update=begun)

@@ -1,5 +1,6 @@
 """Checks whether this machine is ready for a lab. It prints nothing if all is well, and otherwise
-one line for each thing that a student should know: where, what is found, and what happens then.
+one line for each thing that a student should know. The columns say where, what is found there, and
+what happens then.
 
     laptop, cluster     packages missing, or not in pyproject.toml's    an error that says to run
                         range                                           `make setup`
@@ -12,8 +13,8 @@ one line for each thing that a student should know: where, what is found, and wh
     labs/ and its copy  answers in labs/, or a copy of another edition  a line
 
 The first cell of every lab calls `ready`. If there is no lib at all and the course has an address,
-that cell fetches the repository first. A lib of another clone is no error, because the lab may well
-work with it. If something fails later, the reader has seen which lib it was.
+that cell fetches the repository first. It is not an error if lib belongs to another clone, because
+the lab may well work with it. If something fails later, the student has seen which lib it was.
 """
 
 import importlib.metadata
@@ -31,16 +32,16 @@ COURSE = Path(__file__).parents[1]
 PROJECT = COURSE / "pyproject.toml"
 # {a variable that a hosted notebook service sets in the environment: the service}
 RENTED = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle"}
-# not required, because no lab imports them: a notebook may have another server, or run in an editor
+# not required, because no lab imports them: a notebook may use another server, or run in an editor
 SERVERS = ("jupyterlab", "nbval")
 
 
 def ready() -> None:
-    """Install missing packages on Colab and Kaggle, print what a student should know, and let a
-    process in the background import what ranks need, so that they start quickly.
+    """Install missing packages on Colab and Kaggle, print what a student should know, and start a
+    background process that imports what ranks need, so that they start quickly.
 
-    Raises RuntimeError, with what is missing and what to do, on any other machine that lacks a
-    package, and where the installation failed.
+    Raises RuntimeError, which says what is missing and what to do, if a package is missing on any
+    other machine, or if the installation fails.
     """
     place = next((name for variable, name in RENTED.items() if variable in os.environ), None)
     if wrong := missing():
@@ -50,7 +51,7 @@ def ready() -> None:
             )
         _install(place, wrong)
     _show_ranks_the_way()
-    from lib.backend import gpus  # needs torch, and so does what launches
+    from lib.backend import gpus  # imported here, because both of these need torch
     from lib.launch import warm
 
     found = gpus.working()
@@ -93,8 +94,8 @@ def said(found) -> list[str]:
 
 
 def opened() -> Path | None:
-    """The path of this kernel's notebook, or None where the editor does not tell it. VS Code tells
-    it in a variable of the notebook, and Jupyter in the environment."""
+    """The path of this kernel's notebook, or None if the editor does not provide it. VS Code sets a
+    variable in the notebook, and Jupyter an environment variable."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     name = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or os.environ.get(
         "JPY_SESSION_NAME", ""
@@ -153,8 +154,8 @@ def _edition(notebook):
 
 
 def _show_ranks_the_way():
-    """Put the course into PYTHONPATH if it is on sys.path, as the first cell puts it after fetching
-    it. Processes that this kernel starts inherit only the former, and they need lib, too."""
+    """Add the course to PYTHONPATH if it is on sys.path, where the first cell puts it after it has
+    fetched it. Processes that this kernel starts need lib, too, but inherit only PYTHONPATH."""
     path = os.environ.get("PYTHONPATH", "")
     if str(COURSE) in sys.path and str(COURSE) not in path.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), path]))

@@ -1,5 +1,5 @@
-"""All that the course asks of Linux and that other systems do not offer. Elsewhere, as on macOS,
-each function returns a value that stands for "not known", so that nothing fails.
+"""Everything that the course needs of Linux and that other systems do not offer. Elsewhere, such as
+on macOS, a function returns a value that stands for "not known", so nothing fails.
 
 The table shows for each question where Linux answers it, what is returned elsewhere, and what the
 course then does without.
@@ -79,7 +79,7 @@ def parents() -> dict[int, int]:
     found = {}
     with contextlib.suppress(OSError):
         for pid in filter(str.isdigit, os.listdir(PROC)):
-            with contextlib.suppress(OSError):  # gone meanwhile
+            with contextlib.suppress(OSError):  # it has ended
                 found[int(pid)] = int(_read(f"{pid}/stat").rpartition(")")[2].split()[1])
     return found
 
@@ -148,7 +148,7 @@ def die_with_the_parent() -> None:
 
 
 def has_children() -> bool:
-    """Does this process have a child that runs, or one that has ended and was not waited for?"""
+    """Does this process have a child that runs, or one that has ended and was not reaped?"""
     if not IS_HERE:
         return False
     try:
@@ -163,8 +163,8 @@ def _state(path):
 
 
 def _read(path):
-    """The text of a file in /proc, which is short. `open` would take twice as long, and ranks are
-    looked at all the time."""
+    """The text of a short file in /proc. `open` would take twice as long, and these files are read
+    all the time while ranks run."""
     file = os.open(f"{PROC}/{path}", os.O_RDONLY)
     try:
         return os.read(file, 1 << 16).decode()

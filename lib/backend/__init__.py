@@ -3,8 +3,9 @@ hang where torch would wait for ever.
 
 choice.py          decides which backend and device a rank gets, and joins the process group
 gpus.py            finds out which GPUs of this machine work
-peers.py           raises at once if a rank sends to or receives from a rank that does not exist
-keyboard.py        raises at once if breakpoint() is called where nobody can type
+peers.py           raises at once if a rank communicates with a rank that does not exist, and counts
+                   messages
+keyboard.py        raises at once if breakpoint() is called where no person can type
 torch_private.py   collects everything that lib uses of torch's private interface
 """
 

@@ -1,7 +1,7 @@
 """Decides which backend and device a rank gets (NCCL on a GPU, or gloo on the CPU) and joins it to
 the process group.
 
-The row is the backend that was asked for, the column how many of the machine's GPUs work:
+The row is the backend that was asked for. The column says how many of the machine's GPUs work:
 
     asked          GPUs >= ranks      1 or more GPUs      no GPU       (those that work: `gpus.py`)
     "auto"         nccl, a GPU each   gloo on the CPU     gloo on the CPU
@@ -10,8 +10,8 @@ The row is the backend that was asked for, the column how many of the machine's 
     "nccl-shared"  nccl, 2 ranks on a GPU (slow: for correctness only)    error
 
 "nccl-shared" is an error, too, if there are more than 2 ranks per GPU. The parent calls `choose`,
-and each rank then calls `join`. Ranks of a notebook and of torchrun use the same `join`; torchrun's
-find each other with `meet`, which also works after a restart.
+and each rank then calls `join`. Ranks of a notebook and of torchrun use the same `join`. Those of
+torchrun find each other with `meet`, which also works after a restart.
 """
 
 import os
@@ -38,8 +38,8 @@ RANKS_PER_SHARED_GPU = 2
 
 @dataclass(frozen=True)
 class Choice:
-    """What `choose` decided: the backend's name, how many ranks share a GPU, and the reason, as a
-    line for the user."""
+    """What `choose` decided: the backend's name, how many ranks share a GPU, and a line that tells
+    the user why."""
 
     name: str  # "gloo" or "nccl"
     ranks_per_gpu: int  # 0 on the CPU
@@ -97,10 +97,11 @@ def join(
 
     RANK, WORLD_SIZE and LOCAL_RANK come from the environment, as torchrun sets them. Under torchrun
     call `join()` without arguments. It then selects NCCL if the node has a GPU for each of its
-    ranks, else gloo, and the ranks meet at MASTER_ADDR. Here GPUs are not tried first, because a
-    job that asked for GPUs should fail rather than run on the CPU. After `join` new tensors are on
-    `device()` by default, so that the same cell runs on a CPU and on a GPU. timeout: the seconds
-    after which a collective fails if some ranks do not call it, or `meet` if some do not come.
+    ranks, else gloo, and the ranks meet at MASTER_ADDR. In this case the GPUs are not tried first,
+    because a job that asked for GPUs should fail rather than run on the CPU. After `join` new
+    tensors are on a GPU by default if the rank has one, so that the same cell runs on a CPU and on
+    a GPU. timeout: the seconds after which a collective fails if some ranks do not call it, or
+    after which `meet` fails if some ranks do not arrive.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
@@ -113,18 +114,19 @@ def join(
         store = meet(at_master, rank, world_size, timeout)
     kwargs: dict[str, Any] = {}
     if choice.ranks_per_gpu:
-        unless_set(ON_A_GPU)  # before CUDA starts, which is when it reads its own
+        unless_set(ON_A_GPU)  # before CUDA starts, because it reads its variable only then
         torch.cuda.set_device(local_rank // choice.ranks_per_gpu)
         torch.cuda.init()
         torch.set_default_device(device())
-        # Lets NCCL connect now. Otherwise a first batch between only some ranks would hang.
+        # With a device_id NCCL connects all ranks now. Otherwise a first batch of messages in which
+        # only some ranks take part would hang.
         kwargs["device_id"] = device()
         if torch.cuda.get_device_capability() in WITHOUT_NVLINK:
             unless_set(OVER_PCIE)
     if choice.ranks_per_gpu > 1:
         unless_set(shared_gpu_settings(rank))
-    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # its older name
-        # torch 2.15 does this by itself, whereas 2.10 would record nothing
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ:  # the older name of the variable below
+        # torch 2.15 has this size by default, whereas 2.10 would record nothing
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     kwargs |= {"store": store, "rank": rank, "world_size": world_size}
     dist.init_process_group(choice.name, timeout=timedelta(seconds=timeout), **kwargs)
@@ -132,13 +134,13 @@ def join(
 
 
 def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.Store:
-    """A part of `store` that belongs to the ranks of this attempt alone, although ranks of earlier
-    attempts, now dead, have left keys in it.
+    """A part of `store` that belongs only to the ranks of this attempt, although the ranks of
+    earlier attempts, which are dead now, have left keys in the store.
 
         rank r  here/r = r's own name, new in every process
                 waits until rank 0 answers that name
         rank 0  answer/(name of r) = name of rank 0, for every r
-                waits until all have come: came/(name of rank 0)/r
+                waits until all ranks have arrived: came/(name of rank 0)/r
 
     torchrun keeps one store over all its restarts, and init_process_group puts the ranks' addresses
     under the same keys each time. A rank of the second attempt would therefore read the address of
@@ -146,8 +148,8 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.
     (TORCHELASTIC_RESTART_COUNT counts each node's own failures), so we use rank 0's name, which is
     new each time. An answer to a rank's new name can only come from a rank 0 that is alive.
 
-    Raises RuntimeError on rank 0 after `timeout` seconds, naming the ranks that have not come, and
-    torch's error on the other ranks.
+    Raises RuntimeError on rank 0 after `timeout` seconds, naming the ranks that have not arrived,
+    and torch's error on the other ranks.
     """
     name = uuid.uuid4().hex
     store.set(f"here/{rank}", name)
@@ -182,8 +184,8 @@ def device() -> torch.device:
 
 
 def synchronize() -> None:
-    """Wait until this rank's device has finished all its work, so that a time measured now is
-    right.
+    """Wait until this rank's device has finished all its work, so that a time measured now includes
+    it.
 
     On a GPU calls return as soon as their work is queued. On the CPU there is nothing to wait for.
     """
@@ -195,9 +197,10 @@ def synchronize_stream() -> None:
     """Wait until the GPU has finished what is queued on the current stream, including the ops of
     other streams that it waits for. On the CPU there is nothing to wait for.
 
-    Call it, for example, before the host sleeps to imitate work of its GPU, because under NCCL
-    `wait()` lets only the stream wait. In contrast to `synchronize`, it does not wait for a receive
-    that the program has not waited for yet, which may depend on what this rank does next.
+    Call it, for example, before the host sleeps in order to imitate work of its GPU, because under
+    NCCL `wait()` lets only the stream wait. In contrast to `synchronize`, it does not wait for a
+    receive that the program has not waited for yet, and that may depend on what this rank does
+    next.
     """
     if device().type == "cuda":
         torch.cuda.current_stream().synchronize()
@@ -207,8 +210,8 @@ def stream_ordered(group: dist.ProcessGroup, device: torch.device) -> bool:
     """Does `group` queue its ops on `device`, as NCCL does, so that `wait` orders streams and does
     not block the host?
 
-    If so, concurrent messages must be posted as one batch, because otherwise each waits, on both
-    sides, for those that were queued before it.
+    If so, concurrent messages must be posted as one batch, because otherwise each message waits, on
+    the sender's and on the receiver's side, for those that were queued before it.
     """
     return torch_private.backend_of(group, device).supports_coalescing
 
@@ -222,9 +225,9 @@ ON_A_GPU = {
     # The number of queues from a rank to its GPU, at most 32. The default is 8, but a rank of Lab 6
     # has more streams (the default one, the communication thread's, and NCCL's for the world, tp,
     # dp, pp and each link). If two of them shared a queue, a receive that waits in one would hold
-    # up the kernel that its sender waits for in the other. Megatron-LM requires 1 before Blackwell
-    # for TP or CP, so that a collective is launched ahead of the GEMM that it overlaps with, while
-    # its FSDP refuses 1. lib orders by events, so it does not need 1.
+    # up the kernel that its sender waits for in the other. For TP or CP on GPUs before Blackwell,
+    # Megatron-LM requires 1, so that a collective is launched ahead of the GEMM that it overlaps
+    # with, while its FSDP refuses 1. lib orders its kernels by events, so it does not need 1.
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     # Otherwise each rank would warn that a send or receive outside of a batch waits for those
     # before it, which Lab 0 teaches anyway.
@@ -234,8 +237,8 @@ ON_A_GPU = {
 WITHOUT_NVLINK = {(7, 5), (8, 6), (8, 9)}
 OVER_PCIE = {
     # NCCL 2.29 has been seen to hang while it creates some 50 communicators in a row (NVIDIA/nccl
-    # 2379), and Lab 6 creates 20 or more. This kind of memory serves NVLS and NVLink between nodes,
-    # which these GPUs do not have.
+    # 2379), and Lab 6 creates 20 or more. We turn off cuMem allocations, because they serve NVLS
+    # and NVLink between nodes, which these GPUs do not have.
     "NCCL_CUMEM_ENABLE": "0",
 }
 
@@ -247,8 +250,8 @@ def unless_set(settings: dict[str, str]) -> None:
 
 
 def shared_gpu_settings(rank):
-    """Settings with which NCCL accepts two ranks on one GPU. It refuses them on one host, so each
-    rank claims to be a host of its own, and they communicate over sockets."""
+    """Settings with which NCCL accepts two ranks on one GPU. It refuses two ranks of the same host
+    there, so each rank claims to be a host of its own, and they communicate over sockets."""
     return {
         "NCCL_HOSTID": f"rank{rank}",
         # NCCL 2.30 and above require it; older versions ignore it

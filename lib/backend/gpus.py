@@ -67,8 +67,8 @@ def working() -> Gpus:
 
 
 def tried(command: list[str], counted: int, seconds: float = SECONDS) -> Gpus:
-    """Run the trial `command`, and read what it says of `counted` GPUs: for each, in order, a JSON
-    line [name, what is wrong, whether it has bfloat16 units]. It is ended after `seconds`."""
+    """Run the trial `command`, and read what it prints about `counted` GPUs: for each, in order, a
+    JSON line [name, what is wrong, whether it has bfloat16 units]. It is ended after `seconds`."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         printed, end = done.stdout, _end(done.returncode)

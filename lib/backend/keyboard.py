@@ -1,5 +1,5 @@
-"""Makes breakpoint() raise an error where nobody can type at a rank, because the debugger would
-wait for input for ever."""
+"""Makes breakpoint() raise an error where no person can type commands for a rank, because the
+debugger would wait for input for ever."""
 
 import pdb
 import sys

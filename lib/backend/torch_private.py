@@ -20,7 +20,7 @@ adapted to a new release of torch.
     name_the_functions_module    _C._functions, which is in no list of modules
     all_to_all_with_backward     distributed._functional_collectives.all_to_all_single_autograd
 
-All of them exist in torch 2.10 to 2.14, with which lib has been run. Two depend on the build:
+All of them exist in torch 2.10 to 2.15, with which lib has been run. Two depend on the build:
 `_dump_nccl_trace` exists only in builds with NCCL, and `_cuda_clearCublasWorkspaces` only in builds
 with CUDA. `tests/test_torch_private.py` tests them with the torch that is installed, and fails if
 another file of lib uses such names.
@@ -45,7 +45,7 @@ __all__ = [
     "tree_leaves", "tree_map", "tree_unflatten", "unawaited_collectives", "without_dispatch_modes",
 ]  # fmt: skip
 
-# The key set with which an operator that was intercepted at BackendSelect is redispatched to the
+# The key set with which an operator that we intercepted at BackendSelect is redispatched to the
 # backends.
 below_backend_select: Any = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 _gradient: Any = torch._C.TensorBase.grad  # the slot behind Tensor.grad
@@ -72,7 +72,7 @@ def device_types(group: dist.ProcessGroup) -> list[str]:
 
 
 def collectives_so_far(group: dist.ProcessGroup) -> int:
-    """How many operations the backend of `group` has counted so far. (gloo's includes messages.)"""
+    """How many operations the backend of `group` has counted so far (on gloo, messages too)."""
     return group._get_sequence_number_for_group()  # type: ignore[attr-defined]
 
 
@@ -115,7 +115,7 @@ def without_dispatch_modes() -> Iterator[None]:
 
 
 def saved_tensors_hooks() -> bool:
-    """Whether hooks on saved tensors are active."""
+    """Are hooks on saved tensors active?"""
     return bool(torch._C._autograd._top_saved_tensors_default_hooks(True))
 
 
@@ -151,7 +151,8 @@ def all_to_all_with_backward(
     tensor: torch.Tensor, send_counts: list[int], recv_counts: list[int], group: Any = None
 ) -> torch.Tensor:
     """torch's functional all-to-all of rows, whose backward pass returns the gradients to the ranks
-    that sent the rows: (sum(send_counts), ...) -> (sum(recv_counts), ...). group: None is all."""
+    that sent the rows: (sum(send_counts), ...) -> (sum(recv_counts), ...). group: None means all
+    ranks."""
     from torch.distributed import _functional_collectives as functional  # only if used
 
     ranks: Any = group or dist.group.WORLD

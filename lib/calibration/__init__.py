@@ -13,10 +13,10 @@ A published run is a row of data/rows.csv: a model, GPUs, a plan, and a measured
     predict.py    predicts a row in its own metric, with a range, or says why it cannot
     fit.py        fits the parameters of the cost model to data/rows.csv
     score.py      errors by source, in sample and cross-validated, which data/residuals.csv stores
-    sweeps.py     how much slower the plan is that the model would choose than the best that was run
+    sweeps.py     how much slower the model's choice of a plan is than the best plan that was run
 
-data/ is the folder lib/cost/data. lib.cost does not import this package. It reads what was learnt
-from published runs from two files there, data/parameters.csv and data/residuals.csv.
+data/ is the folder lib/cost/data. lib.cost does not import this package. Instead it reads the
+fitted parameters and the errors from two files there, data/parameters.csv and data/residuals.csv.
 """
 
 __all__ = [

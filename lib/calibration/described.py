@@ -11,8 +11,9 @@ data/models.csv. If that table has no model of the row's name, we assume for emp
     others  no shared expert, no dense first layers, no latent attention
 
 A mixture is refused if experts, topk or the width of an expert is missing. Any row is refused if no
-transformer has such sizes, or if its parameters differ from those that it states by more than 30 %.
-With 0 or 1 experts a model is dense. Under latent attention kv_heads does not matter for memory.
+transformer has such sizes, or if its sizes give less than 0.7 or more than 1 / 0.7 times the
+parameters that it states. With 0 or 1 experts a model is dense. Under latent attention kv_heads
+does not affect memory.
 """
 
 from dataclasses import replace
@@ -55,7 +56,8 @@ def whole(row, key, default=None):
 
 def known_model(row):
     """The Model of data/models.csv that the row's model is named after: the row has the same name,
-    or one that continues after a hyphen, such as deepseek-v3-4l. None if there is no such model.
+    or that name with a suffix after a hyphen, such as deepseek-v3-4l. None if there is no such
+    model.
 
     A row whose hidden size or heads differ is another model, whatever it is called. With a
     different number of layers it counts as a part of the model.
@@ -125,8 +127,8 @@ def _part_of(base, name, said):
 
 
 def _weighed(model, row, base):
-    """`model`, if it has about the parameters that the row states. A row about a part of `base` may
-    state those of the full model. Raises Unpredictable if neither fits."""
+    """`model`, if it has about as many parameters as the row states. A row about a part of `base`
+    may state the number of the full model. Raises Unpredictable if neither fits."""
     billions = number(row, "params_b")
     sizes = [each.parameters / 1e9 for each in (model, base) if each]
     if billions is not None and not any(0.7 * billions < ours < billions / 0.7 for ours in sizes):
@@ -139,8 +141,8 @@ def _weighed(model, row, base):
 
 
 def _layers(row, name, sizes):
-    """The layers that the row states. Otherwise the multiple of the stages with which the other
-    sizes give about params_b parameters. Raises Unpredictable."""
+    """The layers that the row states. Otherwise the multiple of the pipeline's stages for which all
+    sizes together give about params_b parameters. Raises Unpredictable."""
     if "layers" in sizes:
         return sizes["layers"]
     billions, p = number(row, "params_b"), whole(row, "pp", 1)

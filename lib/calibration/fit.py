@@ -7,9 +7,9 @@
     weight             w_j = min(1, sqrt(25 / rows of its source)), on e_j: 720 rows of one source
                        count as 25
 
-Beyond 10 %, an error counts like |e| rather than e^2, so that a few odd rows have little effect on
-the others. Of the 720 single-node rows of vTrain we use every sixth. A fit takes about a minute,
-most of which is spent in evaluating the model.
+Beyond 10 %, an error counts like |e| rather than e^2, so that a few outliers have little effect on
+the fit. Of the 720 single-node rows of vTrain we use every sixth. A fit takes about a minute, most
+of which is spent in evaluating the model.
 """
 
 import csv
@@ -24,7 +24,7 @@ from lib.cost.published import DATA, table, table_as_text
 from lib.cost.step import step_seconds
 
 SOFT = 0.1  # residuals beyond this count less than their square
-DRAWN = 0.3  # a stack factor of 1 counts as much as this many rows
+DRAWN = 0.3  # a stack's factor is drawn towards 1 as if by this many rows
 
 
 class Case(NamedTuple):
@@ -78,8 +78,8 @@ def weights(cases):
 def stack_factors(errors, cases, w):
     """{stack: log factor}, from the log errors of the model without factors.
 
-    f = sum of v e / (sum of v + DRAWN), where v is w^2, but less for a row far from f, which counts
-    less here as it does in the fit.
+    f = sum of v e / (sum of v + DRAWN), where v is w^2, reduced for a row far from f, because such
+    a row counts less in the fit, too.
     """
     errors, stacks = np.asarray(errors), np.array([case.job.stack.name for case in cases])
     found = {}
@@ -94,11 +94,11 @@ def stack_factors(errors, cases, w):
 
 
 def fit(cases, start=None, rounds=12):
-    """Fit {parameter: value} of everything in data/parameters.csv, stack factors included, to these
-    cases alone.
+    """Fit everything in data/parameters.csv, including the stack factors, to these cases alone, and
+    return {parameter: value}.
 
-    start: {parameter: value} to begin with; the table's column `start` if not given. rounds: the
-    most evaluations by the solver, not counting those for its derivatives.
+    start: {parameter: value} to begin with; the table's column `start` if not given. rounds: how
+    often the solver may evaluate the model, not counting the evaluations for derivatives.
     """
     from scipy.optimize import least_squares  # here, because it takes half a second to import
 

@@ -1,5 +1,6 @@
 """Converts the seconds of a step to the metric of a published row, and back: tokens per second,
-TFLOP/s, share of the peak, days. Sources count operations differently, and this file knows how.
+TFLOP/s, share of the peak, days. Sources count operations differently, and this file follows each
+source's count.
 
     step time           T
     tokens per second   B s / (n T)              B sequences of s tokens per step, n GPUs
@@ -19,12 +20,12 @@ but they differ in the details:
     torchtitan, llm-foundry, count every parameter, the embedding too
     Llama 3's table 4
 
-TFLOP/s of two sources can therefore not be compared; seconds or tokens can. Some sources print
-both, and these confirm the counts: Llama 3 8B at 8192 tokens takes 57.9 GFLOP per token by NeMo
-24.07, and 51.5 by Megatron-Bridge.
+Therefore the TFLOP/s of two sources cannot be compared, while seconds or tokens per second can.
+Some sources print both, and these confirm the counts: Llama 3 8B at 8192 tokens takes 57.9 GFLOP
+per token by NeMo 24.07, and 51.5 by Megatron-Bridge.
 """
 
-# how the names of the sources begin that count half of the scores, and those that count embeddings
+# prefixes of the sources that count half of the scores, and of those that count embeddings
 CAUSAL = ("mbridge-2",)
 EVERY_PARAMETER = ("torchtitan", "llmfoundry", "llama3-table4")
 TIME_METRICS = {  # {a metric that gives the step time: its unit}

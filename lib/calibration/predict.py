@@ -1,4 +1,4 @@
-"""Predicts published rows: the same metric in the same unit, with a range, or the reason why it
+"""Predicts published rows: the same metric in the same unit, with a range, or the reason why a row
 cannot be predicted. The table says which files of lib.cost compute each kind of metric.
 
     step time, tokens/s, MFU ...  step.py, and metrics.py of this package
@@ -43,8 +43,8 @@ UNITS = {"GB": 1e9, "GiB": GIB, "GB(nvidia-smi)": GIB}  # nvidia-smi counts in p
 
 
 class Prediction(NamedTuple):
-    """A row's predicted value, and the range that contains 80 % of such rows; all None where the
-    row cannot be predicted."""
+    """A row's predicted value, and the range that contains 80 % of such rows; all three are None if
+    the row cannot be predicted."""
 
     value: float | None
     low: float | None
@@ -53,8 +53,8 @@ class Prediction(NamedTuple):
 
 
 def predict(row, k=None):
-    """The Prediction of a row with the columns of lib.calibration.rows. A bad row raises no error:
-    what is wrong with it is in the note.
+    """The Prediction of a row with the columns of lib.calibration.rows. A bad row raises no error;
+    the note says what is wrong with it.
 
     k: Parameters; those of data/parameters.csv if not given.
     """
@@ -136,14 +136,14 @@ def bubble(row):
 
 def zero_states(row):
     """The bytes of weights, gradients and optimizer state in mixed precision: 2 + 2 + 12 per
-    parameter, divided by tp pp, and those that the ZeRO stage shards also by dp."""
+    parameter, divided by tp pp. The parts that the ZeRO stage shards are also divided by dp."""
     billions, zero = number(row, "params_b"), zero_of(row, 0)
     tp, pp, dp = (whole(row, key, 1) for key in ("tp", "pp", "dp"))
     if billions is None or billions <= 0:
         raise Unpredictable(
             f"params_b is {row['params_b'] or 'empty'}: it should be billions of parameters"
         )
-    precision_of(row.get("precision") or "fp16")  # refuses what is not mixed
+    precision_of(row.get("precision") or "fp16")  # raises unless the precision is mixed
     if whole(row, "ep", 1) > 1:
         raise Unpredictable(
             "ep is more than 1: which of params_b are experts is not said; ask for "

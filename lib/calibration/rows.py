@@ -12,18 +12,19 @@ what the row's stack does (stacks.py):
     pp, cp, ep   1
     vp           2 if the row's label says interleaved; as many as make two layers per stage if the
                  stack interleaves; or else 1
-    micro_batch  so that there are as many micro-batches as stages, or a single one, for stacks that
-                 split a batch so; otherwise that of the model with as many parameters in Narayanan
-                 et al. 2021, table 1, or else 1
-    zero_stage   1 if the stack exchanges gradients during backward, or else 0
+    micro_batch  if the stack always splits a batch into as many micro-batches as stages, or never
+                 splits it: the size that follows from this. Otherwise that of the model with as
+                 many parameters in Narayanan et al. 2021, table 1, or else 1
+    zero_stage   1 if the stack communicates gradients during backward, or else 0
     recompute    what the stack does. With ZeRO-3 and a step that does not fit: all layers, or, if
                  the stack can offload, none, and what does not fit is moved to the host's memory
-    stack        the planner's; for a new source of a known publisher its latest that is known
+    stack        the planner's; for a new source of a known publisher, the publisher's latest stack
+                 that is known
     precision    bf16
 
-`assumed` lists what was put in. Rows whose columns contradict each other are refused. For example,
-dp has to be n_gpus / (tp pp cp), or cp times that, since some tables count context ranks as data
-ranks. The model is read in described.py.
+`assumed` lists what was assumed for a row. Rows whose columns contradict each other are refused.
+For example, dp has to be n_gpus / (tp pp cp), or cp times that, since some tables count context
+ranks as data ranks. The model is read in described.py.
 """
 
 import functools
@@ -139,8 +140,8 @@ ASSUMPTIONS = (  # column, does its cell leave something open?, the words for wh
 
 
 def assumed(row, task):
-    """["vocab 51200", ...]: what was assumed for all that the row left open. task: the row's
-    Job."""
+    """["vocab 51200", ...]: what was assumed for everything that the row leaves open. task: the
+    row's Job."""
     base, found = known_model(row), []
     cell_of = lambda column: str(row.get(column) or "").strip()
     for column, is_open, words in ASSUMPTIONS:
@@ -203,8 +204,8 @@ def recompute_of(text):
 
 
 def data_ranks(row, n):
-    """dp: what tp, pp and cp leave of `n` GPUs. Raises Unpredictable if they do not divide n, or if
-    the row states another dp."""
+    """dp, which is n / (tp pp cp) for `n` GPUs. Raises Unpredictable if that is no whole number, or
+    if the row states another dp."""
     tp, pp, cp = (whole(row, key, 1) for key in ("tp", "pp", "cp"))
     dp, left = n // (tp * pp * cp), n % (tp * pp * cp)
     if left:
@@ -228,7 +229,7 @@ def zero_of(row, default):
 
 def micro_batch_of(row, stack, share, stages):
     """The micro-batch that we assume where a row has none. share: sequences of a data rank in a
-    step, which the micro-batch divides. stages: of the pipeline, with v on each rank."""
+    step; the micro-batch divides it. stages: of the pipeline, counting all v of each rank."""
     if stack.splits_batch and stages > 1:
         b = max(1, share // stages)
     elif stack.name == "megatron-2020":

@@ -2,7 +2,7 @@
 a null model that knows almost nothing.
 
     error of a row   | predicted / measured - 1 |
-    in sample        of parameters that were fitted to all rows
+    in sample        with parameters that were fitted to all rows
     cross-validated  fitted to four fifths of the configuration groups, tested on the others; five
                      times
     extrapolated     fitted to runs of at most 512 GPUs, tested on those of 1,500 and more
@@ -34,8 +34,8 @@ UNSEEN = "in no fit: of other releases"  # data/unseen.csv
 
 
 class Line(NamedTuple):
-    """The errors on a source's rows, in percent: mean and 90th percentile, of ours and of the null
-    model."""
+    """The errors on a source's rows, in percent: mean and 90th percentile, of the cost model and of
+    the null model."""
 
     source: str
     rows: int
@@ -51,7 +51,7 @@ def errors(predicted, measured):
 
 
 def lines(sources, ours, null):
-    """[Line], one per source in order of appearance, and one of all rows. ours, null: (rows,)
+    """[Line], one per source in order of appearance, and one for all rows. ours, null: (rows,)
     errors."""
     sources = np.array(sources)
     found = []
@@ -119,7 +119,7 @@ def memory():
 
 
 def group(case):
-    """The configuration group of a case, as a text to compare."""
+    """The configuration group of a case, as a text that can be compared."""
     model, plan, gpu, _ = case.job
     return f"{model.name} {gpu.family} {plan.gpus} {plan.tp} {plan.pp} {plan.cp} {plan.ep}"
 
@@ -212,8 +212,9 @@ def left_out(cases=None):
     lib.plots.prediction_errors.
 
     With an error of e, the prediction is too long or too short by a factor of 1 + e. Left out: the
-    cross-validated errors of data/residuals.csv. In sample: by the parameters fitted to all rows.
-    The last kind is data/unseen.csv, whose rows are in no fit: (errors, None).
+    cross-validated errors of data/residuals.csv. In sample: the errors with the parameters that
+    were fitted to all rows. The last kind is data/unseen.csv, whose rows are in no fit: (errors,
+    None).
     """
     cases = cases or fit.cases()
     times = [row for row in fit.table_as_text("residuals") if row["kind"] == "time"]

@@ -5,8 +5,9 @@ sweeps answer this: one model on one cluster, with one batch and one stack, unde
                  time - 1
     noise floor  2.3 s: a regret below it may be chance, and is no evidence against a choice
 
-s is how much measured times scatter. It is estimated without the cost model, from runs that only
-differ in the micro-batch of b sequences, because their times should be on a straight line:
+s is how much measured times scatter. It is estimated without the cost model, from runs that differ
+only in b, the sequences of a micro-batch, because the times of such runs should be on a straight
+line:
 
     T = (m + (p-1)/v) (c + a b)  a pipeline's step has m + (p-1)/v slots, and each slot takes a
                                  fixed time c and a time a per sequence
@@ -15,8 +16,8 @@ differ in the micro-batch of b sequences, because their times should be on a str
 
 Of two plans that are equally fast, the measured times differ by more than 1.64 sqrt(2) s = 2.3 s
 once in ten times. Repeated runs count too. If no line of a sweep has more points than are needed to
-fit it, s cannot be estimated from that sweep, which then takes the s of the publication that it
-comes from.
+fit it, s cannot be estimated from that sweep, and we use the s of all sweeps of the same
+publication.
 
 Of vTrain's sweeps, the half of the plans that is in data/sweeps.csv is in no fit; all others are.
 """

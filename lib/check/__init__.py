@@ -9,17 +9,18 @@ exercise.py exercises.py             the classes Exercise, Claim, Hint, Problem 
 framework.py so_far.py               runs an answer and judges it claim by claim; the points so far
 verdict.py card.py cells.py          shows a verdict; lays it out as a card in a notebook;
                                      warns if it is not about the code that the student sees
-side_by_side.py shown.py probes.py   runs lib's own function and the answer on one script; compares
-numbers.py causes.py                 what they show; what is examined in every exercise;
-                                     functions that return a number; hints by name
-cases.py comm.py                     groups, sizes and inputs; the collectives given to an answer
+side_by_side.py shown.py probes.py   runs one script with lib's own function and with the answer;
+                                     compares what they show; what is examined in every exercise
+numbers.py causes.py                 functions that return a number; the hints of an exercise
+cases.py comm.py wire.py             groups, sizes and inputs; the collectives given to an answer;
+                                     how the ranks of a check exchange messages among themselves
 overlap.py footprint.py products.py  what runs at the same time; what is allocated and kept;
                                      how many multiplications are done
 tensors.py                           random tensors, and the comparison of two tensors
-claims.py traffic.py                 claims of several judges; judges of what was sent
+claims.py traffic.py                 claims with several judges; judges of what was sent
 explain.py whose.py symptoms.py      explains a wrong value; finds the rank whose part is missing;
                                      predicates on a Problem
-own_cells.py                         names from cells that grading leaves out
+own_cells.py                         warns of names from cells that are not graded
 python_errors.py earlier.py          explains Python's own errors; keeps mistakes in earlier
                                      exercises from costing points in later ones
 failure.py guard.py                  facts about an answer that raised, hung or exited,
@@ -64,8 +65,8 @@ def points(lab: int) -> None:
 
 
 def use(fn):
-    """Return the student's `fn` once it has passed its check in this kernel. Until then, return
-    lib's and print a line that says so."""
+    """Return the student's `fn` if it has passed its check in this kernel. Otherwise return lib's
+    function, and print a line that says so."""
     from lib.check.exercises import FUNCTIONS
 
     name = getattr(fn, "__name__", repr(fn))

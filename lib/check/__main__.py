@@ -14,8 +14,8 @@ from lib.check.side_by_side import SideBySide
 
 
 def table() -> str:
-    """A table of exercises and adversarial cases: + is met, and . is left out for a reason below
-    it."""
+    """A table of exercises and adversarial cases. A + means that the exercise is tested in the
+    case, and a . that it is not, for a reason given below the table."""
     names = list(ADVERSARIAL)
     lines = [f"{'':<26}" + " ".join(names)]
     reasons = []
@@ -31,7 +31,8 @@ def table() -> str:
 
 
 def probed() -> str:
-    """The same for exercises and probes, of the exercises that are judged side by side."""
+    """The same table with probes in place of cases, for the exercises that are judged side by
+    side."""
     lines = [f"{'':<26}" + " ".join(probes.ALL)]
     reasons = []
     for part in FUNCTIONS.values():

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
 
-# finds the position and the text of a line of the answer in a sentence
+# finds a line of the answer, with its position, in a sentence of a verdict
 POSITION = re.compile(
     r"(?P<where>\bline \d+(?: of \w+)?: )(?P<line>.+?)"
     r"(?P<rest>; ranks? [\d, and]+ ha(?:s|ve) not .*| \((?:its partner|every member) .*|)$"
@@ -56,8 +56,8 @@ padding:.1em .35em;border-radius:3px;
 .verdict .tip{background:var(--tip);border-radius:4px;margin:.4em 0}
 .verdict .unseen{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 """
-# JupyterLab marks a cell that was edited and not run. The kernel does not know of it, so this runs
-# in the browser.
+# JupyterLab marks a cell that has been edited since it last ran. The kernel does not know of the
+# mark, so this script runs in the browser.
 EDITED = """<script>(() => {
 const card = document.getElementById("@ID"), here = card && card.closest(".jp-CodeCell");
 if (!here) return;
@@ -78,9 +78,10 @@ EDITED_TEXT = (
 class Told:
     """One part of a verdict.
 
-    kind: "ok", "fails" or "stopped" (head: a claim or the part of a bundle; text: what is said of
-        it), or "text", "tip", "printed" or "note" (only text, shown below what precedes it).
-    depth: 1 inside a part of a bundle.
+    kind: "ok", "fails" or "stopped", where head names a claim or a part of a bundle, and text says
+        something about it; or "text", "tip", "printed" or "note", which have only a text, shown
+        below the parts before them.
+    depth: 1 inside a part of a bundle, else 0.
     """
 
     kind: str
@@ -93,7 +94,8 @@ def html(
     name: str, told: Iterable[Told], state: str, score: str, foot: str, names: Iterable[str] = ()
 ) -> str:
     """The card as HTML. state: "passed", "failed" or "neutral". score, foot: texts; foot may be "".
-    names: the functions that the exercise asks for, by which the script finds their cells."""
+    names: the functions that the exercise asks for. The script in the card finds their cells by
+    these names."""
     made, card = [], f"verdict-{uuid.uuid4().hex[:12]}"
     made.append(f'<div class="verdict {state}" id="{card}" role="group" ')
     made.append(f'aria-label="Verdict on {escape(name)}"><style>{STYLE}</style>')
@@ -107,8 +109,8 @@ def html(
 
 
 def _items(told):
-    """The introductory parts, then a list of what holds and what fails, each with what belongs
-    below it."""
+    """The introductory parts, and then a list of what holds and what fails. Each item includes the
+    parts that belong below it."""
     starts = [i for i, one in enumerate(told) if one.kind in MARKS and one.depth == 0]
     first = starts[0] if starts else len(told)
     made = [BELOW[one.kind](one.text) for one in told[:first]]

@@ -10,10 +10,11 @@ other Problems a hint fits. Several mistakes leave the same condition true, so a
 `when` names none of them: it says what the condition proves, which rule is broken and why the rule
 holds, or, after "Try: ", what to look at.
 
-A string, or a list of strings, after `when` is how the name of the wrong value begins. All keys of
-a table must fit (`CONDITIONS`), and one of a list of tables. A condition that cannot be written so
-is a predicate in the exercise's file, a function of the Problem. Generic hints come last. They are
-about what the harness detects by itself, whatever the exercise builds.
+A string after `when` fits if the name of the wrong value begins with it, and a list of strings fits
+if one of them does. A table fits if all of its keys do (`CONDITIONS`), and a list of tables if one
+of them does. A condition that cannot be written like this is a predicate in the exercise's file: a
+function of the Problem. The generic hints, of which a few are tried before the exercise's own and
+most after them, are about what the harness detects by itself in any exercise.
 """
 
 import functools
@@ -28,7 +29,7 @@ from lib.check import symptoms as s
 from lib.check.exercise import Hint
 
 FOLDER = Path(__file__).with_name("sentences")
-KINDS = {"a wrong size": s.SHAPES, "a hang": s.HANGS}  # names of several kinds of Problem
+KINDS = {"a wrong size": s.SHAPES, "a hang": s.HANGS}  # each name means several kinds of Problem
 
 
 @functools.cache
@@ -40,10 +41,10 @@ def _sentences(lab: str) -> dict[str, dict[str, str | dict]]:
 def hints(lab: str, *sections: str, **predicates) -> tuple[Hint, ...]:
     """The hints of an exercise, in the order in which they are tried.
 
-    sections: those of the lab's sentences that belong to the exercise, its own and those that it
-        shares with others. Of two hints with the same name, the first counts.
-    predicates: of hints without a `when`. Each has the name of its hint, with underscores for
-        spaces and hyphens.
+    sections: the sections of sentences/<lab>.toml that belong to the exercise, its own and those
+        that it shares with others. If two hints have the same name, the first counts.
+    predicates: the conditions of hints without a `when`. Each has the name of its hint, with
+        underscores for spaces and hyphens.
     """
     known: dict[str, str | dict] = {}
     for name in sections:
@@ -68,7 +69,7 @@ def _never(p):
 
 
 def condition(when):
-    """A predicate from data; see above."""
+    """The predicate that this `when` describes (see the top of this file)."""
     if isinstance(when, dict):
         if unknown := when.keys() - CONDITIONS.keys():
             raise ValueError(f"{sorted(unknown)} in {when}: there are {', '.join(CONDITIONS)}")
@@ -88,7 +89,7 @@ def of_name(*names):
 
 
 def in_variant(*variants):
-    """A predicate: it happened in the first case, called in one of these ways (probes.py)."""
+    """A predicate: the Problem was found in one of these variants of the first case (probes.py)."""
     return lambda p: getattr(p.fact("case"), "what", "").endswith(variants)
 
 
@@ -110,8 +111,8 @@ def _kind(*kinds):
 
 
 def in_case(*parts):
-    """A predicate: one of these stands between commas in the name of the case in which it
-    happened."""
+    """A predicate: the name of the case in which the Problem was found has one of these as a part
+    between commas."""
 
     def fits(p):
         case = p.fact("case")
@@ -122,7 +123,7 @@ def in_case(*parts):
 
 
 def times(*factors):
-    """A predicate: all elements are this many times what is expected. factors: "N" or "1/N"."""
+    """A predicate: all elements are wrong by one of these factors, "N" or "1/N"."""
 
     def fits(p):
         factor, case = p.fact("factor"), p.fact("case")
@@ -138,7 +139,7 @@ ALSO = {
     "one rank": lambda p: len(s.members(p)) == 1,
     "under way": s.left_under_way,
 }
-# what a table after `when` may have
+# the keys that a table after `when` may have
 CONDITIONS = {
     "name": of_name,
     "case": in_case,

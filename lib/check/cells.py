@@ -21,7 +21,8 @@ from lib import frontend, here
 
 @dataclass(frozen=True)
 class Ran:
-    """A cell as it last ran. error: the exception's type, or ""; when: time.time() at its end."""
+    """A cell as it last ran. error: the type of the exception that it raised, or "". when:
+    time.time() at its end."""
 
     cell: str
     source: str
@@ -29,7 +30,7 @@ class Ran:
     when: float
 
 
-_ran: dict[str, Ran] = {}  # by the cell's id, or its text where a front end gives no id
+_ran: dict[str, Ran] = {}  # by the cell's id, or by its text if the front end gives no id
 
 
 def watch() -> None:
@@ -44,7 +45,7 @@ def _note(result):
         return
     error = result.error_before_exec or result.error_in_exec
     cell = getattr(info, "cell_id", None) or info.raw_cell
-    _ran.pop(cell, None)  # so that the last to run is the last in the dict
+    _ran.pop(cell, None)  # keeps the dict in the order in which the cells ran
     _ran[cell] = Ran(cell, info.raw_cell, type(error).__name__ if error else "", time.time())
 
 

@@ -1,6 +1,6 @@
-"""Makes claims of several judges, and judges that go case by case and rank by rank.
+"""Makes claims out of several judges, and judges that look at each case and each rank in turn.
 
-Judges of values that are shown side by side are in shown.py, and judges of what was sent in
+Judges of values that are shown side by side are in shown.py, and judges of what was sent are in
 traffic.py.
 """
 
@@ -12,7 +12,7 @@ from lib.check.explain import kind_of
 
 
 def claim(name, points, says, *judges) -> Claim:
-    """One claim of several judges. The first Problem that one of them finds counts."""
+    """One claim with several judges. They are asked in order, and the first Problem counts."""
 
     def judge(runs):
         return next((found for one in judges if (found := one(runs))), None)
@@ -21,8 +21,8 @@ def claim(name, points, says, *judges) -> Claim:
 
 
 def without_ranks(judge):
-    """Turn judge(what the measure returned) into the judge of a claim on a function without
-    ranks."""
+    """Turn judge(seen), where `seen` is what the measure returned, into a judge for a claim about a
+    function without ranks."""
 
     def of(runs):
         ((seen,),) = (run.results for run in runs)
@@ -32,7 +32,8 @@ def without_ranks(judge):
 
 
 def each(cases, problem):
-    """A judge: the first Problem of problem(case, rank, record), case by case and rank by rank."""
+    """A judge: calls problem(case, rank, record) for each case and each rank, and returns the first
+    Problem."""
 
     def judge(runs):
         for _, case, records in seen(runs, cases):
@@ -50,7 +51,7 @@ def is_number(got) -> bool:
 
 def iterator(out, item):
     """The Problem if `out`, or one of its items, can be iterated over only once, else None. item:
-    "rank {} has"."""
+    how a sentence about an item begins, such as "rank {} has"."""
     inside = enumerate(out) if isinstance(out, (list, tuple)) else ()
     for what, one in [("got", out), *((item.format(number), one) for number, one in inside)]:
         if hasattr(one, "__next__") or isinstance(one, map | zip | filter | reversed):

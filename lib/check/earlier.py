@@ -4,10 +4,10 @@
         chunk = ring_reduce_scatter(tensor, group)      the student's own, which is wrong
         ...
 
-Suppose that an answer fails, and calls functions of the student's that have not passed their own
-checks. It is then judged once more with the course's functions in their place. If that gives more
-points, they count, and the verdict says so. The functions of a Bundle may call each other, and are
-judged one by one.
+Suppose that an answer fails, and that it calls functions of the student's that have not passed
+their own checks. The answer is then judged once more with the course's functions in their place. If
+that gives more points, these points count, and the verdict says so. The functions of a Bundle may
+call each other, and are judged one by one.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from lib.check.exercise import Bundle
 
 
 def not_passed(fns, known, passed) -> dict[str, object]:
-    """{name: the course's function} for every exercise whose function these answers call by name,
-    if the student's function of that name has not passed.
+    """{name: the course's function} for every exercise whose function these answers call, directly
+    or through other functions, and whose student's version has not passed.
 
     known: {name: Exercise}; passed: {name: the student's function that passed}.
     """
@@ -46,8 +46,8 @@ def functions_of(fn) -> list[types.FunctionType]:
 
 
 def _called(fn):
-    """(name, value) of the student's own globals that a function, or the methods of a class,
-    use."""
+    """Yield (name, value) of the student's own globals that a function, or the methods of a class,
+    use. Only functions and classes are included."""
     for body in functions_of(fn):
         for name in _names(body.__code__):
             value = body.__globals__.get(name)

@@ -1,10 +1,10 @@
-"""The data that a graded check consists of. `framework.py` runs it, and `claims.py` and
+"""The data classes of a graded check. `framework.py` runs a check, and `claims.py` and
 `symptoms.py` have the parts that exercises share.
 
     Exercise  =  what to run on each rank  +  claims  +  hints
     Bundle    =  a few exercises of one short function each, checked together
-    Claim     =  a name, points, and a judge of what was measured: it returns None, or the Problem
-    Hint      =  the mistake that usually causes such a Problem, in a sentence
+    Claim     =  a name, points, and a judge of what was measured, which returns None or a Problem
+    Hint      =  a sentence about a Problem: its usual cause, or what to look at
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from typing import Any
 from lib.check.card import Told
 from lib.ledger.read import Ledger
 
-# The adversarial cases. Each exercise is tested in each of them, or says in `leaves_out` why not.
-# `python -m lib.check` prints the table.
+# The adversarial cases. Each exercise is tested in each of them, or says in `leaves_out` why it is
+# not. `python -m lib.check` prints the table.
 ADVERSARIAL = {
     "precise": "values that no narrower type holds: float32 on the wire of a float64 tensor fails",
     "under way": "two calls in flight at once, with different groups and shapes",
@@ -36,7 +36,7 @@ class CheckFailed(AssertionError):
     """The answer is not right yet. The message names the first claim that failed; the details were
     printed above it."""
 
-    shown = False  # True if a card showed the message, which the red box then need not repeat
+    shown = False  # True if a card has shown the message, so that the red box need not repeat it
 
     def _render_traceback_(self):  # in a notebook: one line instead of the frames of lib
         return ["CheckFailed: see above" if self.shown else f"CheckFailed: {self}"]
@@ -44,8 +44,8 @@ class CheckFailed(AssertionError):
 
 @dataclass
 class Run:
-    """The student's function on one number of ranks: what each rank measured, and the ranks'
-    logs."""
+    """One run of the student's function, on one number of ranks: what each rank measured, and the
+    ranks' logs."""
 
     world_size: int
     results: list[Any]
@@ -57,8 +57,8 @@ class Problem:
     """What is wrong, in words and as data.
 
     kind: what sort of failure it is.
-    facts: numbers, ranks and flags, which hints look at. No hint reads the text.
-    trace: distinguishes mistakes more finely than the text does, by rounded numbers and by names
+    facts: numbers, ranks and flags, which the hints look at. No hint reads the text.
+    trace: rounded numbers and names, which distinguish mistakes more finely than the text does
         (see `fingerprints.py`). If it is None, the text serves as the trace.
     """
 
@@ -84,7 +84,7 @@ class Hint:
     name: str  # the mistake in a few words, by which tests refer to it
     fits: Callable[[Problem], bool]
     text: str
-    certain: bool = False  # what fits leaves no doubt about the cause
+    certain: bool = False  # if its condition fits, there is no doubt about the cause
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,18 @@ class Exercise:
     """One graded exercise.
 
     measure: measure(student's function) -> what was observed (plain data and tensors). It runs on
-        every rank, and puts `ledger.mark(label)` before and `ledger.mark("")` after each call of
-        the student's function.
-    worlds: the numbers of ranks it runs on; () for a function that needs no ranks, whose `measure`
-        runs here, as world 0.
+        every rank, and calls `ledger.mark(label)` before each call of the student's function and
+        `ledger.mark("")` after it.
+    worlds: the numbers of ranks it runs on; () for a function that needs no ranks. Its `measure`
+        runs in the kernel, and the Run has world size 0.
     may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv") that an answer
         may be built from.
     reference: lib's function of the same name and signature, for `use`.
-    before: prepares what the measure needs and no answer affects, such as recorded runs. It is
-        called before the answer's time begins.
+    before: prepares what the measure needs but no answer affects, such as recorded runs. It is
+        called before the time limit of the answer begins.
     bonus: its points are added to the lab's 100 (the notebook tags the check's cell "bonus").
-    leaves_out: {name in ADVERSARIAL: why it does not apply}. left_out.py has the usual reasons. For
-        a function, "attributes" is added automatically.
+    leaves_out: {name in ADVERSARIAL: why it does not apply}. left_out.py has the usual reasons. If
+        the reference is a function, "attributes" is added automatically.
     """
 
     name: str
@@ -141,7 +141,8 @@ class Bundle:
     """Several short functions that belong together. Each is judged by itself, so one that fails
     costs only its own points.
 
-    parts: in the order in which the check takes the functions. A part has the name of its function.
+    parts: the exercises, in the order in which the check takes the functions. Each has the name of
+        its function.
     """
 
     name: str
@@ -160,7 +161,7 @@ class Bundle:
 @dataclass
 class Outcome:
     """How a check ended. hint: the name of the hint that was given, or None. parts: the Outcomes of
-    a Bundle's parts. told: the content of `lines`, part by part, for the card."""
+    a Bundle's parts. told: what `lines` says, in parts, for the card."""
 
     points: int
     max_points: int

@@ -1,13 +1,13 @@
-"""Reads from a wrong value which mistake produced it: whose part is missing, counted twice, or at
-the position of another's.
+"""Reads from a wrong value which mistake produced it: which rank's part is missing, counted twice,
+or at the position of another's.
 
     got / k(e)  in base 4      rank 3 2 1 0
     81                              1 1 0 1     without rank 1
     101                             1 2 1 1     rank 2 twice
     255                             3 3 3 3     3 x expected
 
-The inputs that make this possible are those of `cases.py`. `shares` decomposes any sum of known
-parts, by least squares.
+This works for the inputs of `cases.py`. `shares` decomposes a sum of any known parts, by least
+squares.
 """
 
 from fractions import Fraction
@@ -20,14 +20,14 @@ from lib.check.failure import without_addresses
 
 
 def two(want, got) -> tuple[str, str]:
-    """Both numbers, with enough digits to differ: ("33.90841", "33.90842"), and never the same text
-    twice."""
+    """Both numbers as text, with so many digits that different numbers have different texts, such
+    as ("33.90841", "33.90842")."""
     want, got = (x.item() if isinstance(x, torch.Tensor) else x for x in (want, got))
     if isinstance(want, float) and isinstance(got, float):
         for digits in (6, 9, 12, 15):
             a, b = (grouped(x) if _is_whole(x) else f"{x:.{digits}g}" for x in (want, got))
             rounding = sum(abs(float(s.replace(",", "")) - x) for s, x in ((a, want), (b, got)))
-            if a != b and not rounding > abs(got - want) / 2:  # where it is nan, too
+            if a != b and not rounding > abs(got - want) / 2:  # also true if one number is nan
                 return a, b
     return grouped(want), grouped(got)
 
@@ -42,7 +42,8 @@ def _is_whole(x):
 
 
 def cut(x, most: int = 80) -> str:
-    """repr(x) without addresses, on one line. A long one ends between two items, with "..."."""
+    """repr(x) without addresses, on one line. A long one is cut off between two items, where "..."
+    follows."""
     text = " ".join(without_addresses(repr(x)).split())
     if len(text) <= most:
         return text
@@ -51,7 +52,7 @@ def cut(x, most: int = 80) -> str:
 
 
 def described(x) -> str:
-    """`3.5, a float`: a value of another kind than expected, shortened."""
+    """`3.5, a float`: a value of another kind than expected, with its type."""
     return f"{cut(x, 60)}, {kind_of(x)}"
 
 
@@ -70,8 +71,8 @@ def times(got: float, want: float) -> str:
 
 
 def narrowed(got, want) -> bool:
-    """True if these are the right values, but rounded, as to the 24, 11 or 8 bits of a narrower
-    type."""
+    """True if these are the right values after rounding to a narrower type, which has 24, 11 or 8
+    bits."""
     comparable = torch.is_tensor(got) and got.shape == want.shape and want.numel() > 0
     if not comparable or torch.equal(got, want):
         return False
@@ -84,16 +85,17 @@ def read_sum(case, rank, got, start=0):
     """Return (what is wrong in words, facts for the hints). got: the elements start, start+1, ...
     of `rank`'s sum.
 
-    facts: absent and doubled ranks, own (nothing was added), factor (got = factor x expected),
-    divided, moved (the chunk that is here instead), tail (only the remainder is wrong), narrowed
-    (the values passed through a narrower type).
+    facts: absent and doubled (lists of ranks), own (nothing was added to the rank's own value),
+    factor (got = factor x expected), divided (the sum was divided by N), moved (the chunk that is
+    here instead), tail (only the remainder is wrong), narrowed (the values were rounded to a
+    narrower type).
     """
     world_size, n = case.world_size, case.n
     want = total(world_size, n, case.dtype)[start : start + len(got)]
     wrong = (got != want).nonzero().flatten()
     first = int(wrong[0])
     here = _chunk_of(start + first, n, world_size)
-    # only of one chunk, because another may be wrong for another reason
+    # only those of one chunk, because another chunk may be wrong for another reason
     same = wrong[(wrong + start >= here.start) & (wrong + start < here.stop)]
     x, y = two(want[first], got[first])
     line = f"{case.name}: {case.rank(rank)}, element {start + first}: expected {x}, got {y}"
@@ -152,7 +154,7 @@ def _explain(case, rank, got, want, counts, y, element, plain, unit):
 
 
 def _of_counts(rank, counts, y, facts, dtype, unit):
-    """The explanation that the base-4 digits give, in words."""
+    """What the base-4 digits say about the value, in words."""
     absent, doubled = facts["absent"], facts["doubled"]
     gave = lambda r: "part" if dtype in FINE else number((4**r * unit).to(dtype))
     has = lambda r: f"rank {r}'s {gave(r)}"
@@ -176,7 +178,8 @@ def _of_counts(rank, counts, y, facts, dtype, unit):
 
 
 def _counts(got, units, world_size):
-    """How often each rank is in these elements if that is the same for all of them, else None."""
+    """How often each rank is contained in these elements, if that is the same for all elements;
+    else None."""
     counts = None
     for value, unit in zip(got.tolist(), units.tolist(), strict=True):
         if not 0 <= value < unit * 4**world_size or value % unit:
@@ -199,8 +202,8 @@ def _chunk_of(element, n, world_size):
 
 
 def _elsewhere(case, got, element):
-    """(chunk, counts) of another chunk whose elements, summed over some of the ranks, begin like
-    `got`; None if there is none."""
+    """(chunk, counts) of another chunk whose sum over all or some of the ranks begins with the
+    values of `got`; None if there is no such chunk."""
     here = _chunk_of(int(element), case.n, case.world_size)
     for chunk, elements in enumerate(_chunks(case.n, case.world_size)):
         size, offset = min(len(elements), len(got)), int(element) - here.start
@@ -219,8 +222,8 @@ def chunk_of_the_sum(case, out):
 
 
 def shares(out, parts, tolerance=1e-9):
-    """{r: c_r} with out = sum_r c_r parts[r], by least squares, without the c_r that are 0. None if
-    `out` is no such sum."""
+    """{r: c_r} such that out = sum_r c_r parts[r], found by least squares, without the c_r that are
+    0. None if `out` is no such sum."""
     used = [r for r, one in enumerate(parts) if one.any()]
     if not used or out.shape != parts[0].shape:
         return None

@@ -1,13 +1,13 @@
-"""Facts about a run that failed, seen from the case in which it failed. Hints look at these facts.
+"""Facts about a failed run, as seen from the case in which it failed. Hints look at these facts.
 
-A check runs many cases in one launch, with the ranks in step:
+A check runs many cases in one launch, and all ranks finish a case before the next one begins:
 
     rank 0   mark("2 ranks") [ fn ] mark("")  wait | mark("3 ranks") [ fn ......
     rank 1   mark("2 ranks") [ fn ] mark("")  wait | mark("3 ranks") [ fn ] mark("")  wait ...
     rank 3                                    wait |                                  wait ...
 
-If rank 0 hangs in the case "3 ranks", the launcher's verdict is about all of these ranks. For the
-student, however, rank 1 has returned from the function, and rank 3 has no part in the case.
+If rank 0 hangs in the case "3 ranks", the launcher reports all of these ranks as waiting. For the
+student, however, rank 1 has returned from the function, and rank 3 does not take part in the case.
 """
 
 import re
@@ -23,10 +23,11 @@ from lib.ledger import Ledger, audit
 from lib.ledger.log import RETURNED, RUNNING
 
 HANGS = ("deadlock", "no progress")
-# prefix of the mark with which an exercise's part of a log begins; such a mark opens no case
+# prefix of the mark at which an exercise's part of a log begins; such a mark does not open a case
 BEGINS = "exercise: "
 
-# What torch and lib say when they refuse a call. The text of an exception is read nowhere else.
+# What torch and lib say when they refuse a call. Hints look at these names, and never at the text
+# of an exception.
 REFUSALS = {
     "outside the group": "the group has|not part of group|not in this group|Invalid "
     "(destination|source) rank",
@@ -47,8 +48,8 @@ REFUSALS = {
 }
 
 
-# The barriers in which the given collectives agree on what all ranks do (wire.py). A student
-# should see only the call, and not how far each rank has got in that exchange.
+# The barriers in which the given collectives agree on what all ranks do (wire.py). A student should
+# see only the call, and not how far each rank has got in these exchanges.
 OURS = re.compile(
     r"barrier #\d+ in [\w.]+"
     r"(, .*?)?(?:; ranks? [\d, and]+ ha(?:s|ve) not called it)?$",
@@ -62,15 +63,14 @@ def _of_the_answer(text):
 
 @dataclass(frozen=True)
 class Failed:
-    """What went wrong, in which case ("" if it was outside of any), and the global ranks of that
-    case."""
+    """What went wrong, in which case ("" if it was in none), and the global ranks of that case."""
 
     kind: str
     text: str
     case: str
     members: tuple[int, ...]
     ledger: Ledger | None  # what these ranks did in that case
-    mismatch: str = ""  # in what messages do not match: "size", "dtype", ...
+    mismatch: str = ""  # what does not match between messages: "size", "dtype", ...
     waits_in: dict[int, str] = field(default_factory=dict)  # rank -> the op that it waits in
     # rank -> the ranks that it waits for
     awaited: dict[int, list[int]] = field(default_factory=dict)
@@ -83,8 +83,8 @@ class Failed:
         return self.kind in HANGS
 
     def where(self, worlds, nproc: int) -> str:
-        """The case, and on how many ranks, in words. If there is only one world, its cases run on
-        groups of it, and their names say on which."""
+        """The case and the number of ranks, in words. If all cases share one launch, they run on
+        groups of its ranks, and their names say on which."""
         ranks = "1 rank" if nproc == 1 else f"{nproc} ranks"
         if self.case and (len(worlds) == 1 or self.case.startswith(ranks)):
             return self.case
@@ -95,8 +95,8 @@ class Failed:
         return self.hung and all(self.waits_in.get(rank) == op for rank in self.members)
 
     def beyond_the_group(self) -> bool:
-        """True if a rank used a rank that the group does not have, or communicated with one outside
-        of it."""
+        """True if a rank named a rank that the group does not have, or communicated with a rank
+        outside of the group."""
         outside = self.ledger is not None and any(
             e.peer not in self.members for e in self.ledger.entries if e.is_message
         )
@@ -104,8 +104,8 @@ class Failed:
 
 
 def in_its_case(error: RankError) -> Failed:
-    """Describe `error` for the first case that went wrong: one whose messages do not match, or that
-    a rank has not left."""
+    """Describe `error` for the first case that went wrong, which is the first one whose messages do
+    not match or that a rank has not finished."""
     ledger = error.ledger
     inside = {
         rank: label for rank in range(ledger.world_size) if (label := _last_mark(ledger.of(rank)))
@@ -157,8 +157,8 @@ def students_fault(error: RankError) -> bool:
 
 
 def _tidy(error):
-    """The text of the error, without what differs from run to run and without advice that a student
-    cannot follow in a check."""
+    """The text of the error, without anything that differs from run to run and without advice that
+    a student cannot follow in a check."""
     text = str(error).replace(" Slow, not stuck? Give launch.run a larger timeout=", "")
     return _of_the_answer(without_addresses(text))
 
@@ -169,14 +169,15 @@ def without_addresses(text):
 
 
 def _last_mark(entries, label=None):
-    """The label of the last mark, or of the last mark with this label; "" if it opens no case."""
+    """The label of the last mark, or of the last mark with this label; "" if it does not open a
+    case."""
     marks = [entry.file for entry in entries if entry.op == "mark" and label in (None, entry.file)]
     return marks[-1] if marks and not marks[-1].startswith(BEGINS) else ""
 
 
 def _retold(hang, error, section, members, inside):
-    """The launcher's verdict, as if every rank that is not inside a case had returned instead of
-    waiting for the others."""
+    """The launcher's verdict as it would be if every rank that is not inside a case had returned
+    instead of waiting for the others."""
     ledger = error.ledger
     states = [
         SimpleNamespace(state=RUNNING if r in inside else RETURNED)
@@ -185,7 +186,7 @@ def _retold(hang, error, section, members, inside):
     logs = [
         ledger.of(rank) if rank in inside else section.of(rank) for rank in range(ledger.world_size)
     ]
-    busy = error.busy if hang == "stopped" else {}  # the verdict on a hang does without them
+    busy = error.busy if hang == "stopped" else {}  # left out of the verdict on a hang
     read = Ledger(logs, None, [0] * len(logs))
     failure = Failure(hang, 0, states, read, [], busy, error.elapsed)
     lines = str(from_failure(failure, "")).splitlines()
@@ -194,8 +195,8 @@ def _retold(hang, error, section, members, inside):
 
 
 def begun(ledger):
-    """The names of the exercises that the ranks have begun, in order. A barrier keeps all ranks in
-    the same exercise."""
+    """The names of the exercises that the ranks have begun, in order. All ranks are in the same
+    exercise, because a barrier follows each one."""
     return (
         [label.removeprefix(BEGINS) for label in ledger.marks if label.startswith(BEGINS)]
         if ledger
@@ -224,11 +225,11 @@ def of_exercise(ledger, name):
 
 
 def of_error(error, where):
-    """The Problem of an exception that a measure has caught. facts: `failed`, as for a run that
-    failed."""
+    """The Problem of an exception that a measure has caught. Like a failed run, it has the fact
+    `failed`."""
     problem, name = raised(error, where), type(error).__name__
     refusals = frozenset(what for what, words in REFUSALS.items() if re.search(words, str(error)))
-    # No line of the answer raised: autograd has refused what the answer's backward returned.
+    # no line of the answer raised, but autograd refused what the answer's backward returned
     if problem.kind == "unreadable" and refusals:
         problem = Problem("raised", f"{where}: {name}: {error}", {"raised": name})
     problem.facts["failed"] = Failed(

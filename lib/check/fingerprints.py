@@ -1,18 +1,18 @@
-"""Recognises known mistakes by their fingerprints. We ship a table of these, and neither the
-mistakes nor the solution.
+"""Recognises known mistakes by their fingerprints. Students get a table of fingerprints, but
+neither the mistakes themselves nor the solution.
 
     fingerprints/lab0.json    {"ring_reduce_scatter": {"source": hash of all that it depends on,
                                                        "prints": {fingerprint: [name, ...]}}}
 
-A fingerprint is a hash of the claim that failed, of how and in which case it failed, and of the
-Problem's trace. A trace has numbers as ratios, rounded, and never depends on which rank hung first.
-Each known mistake (tests/check/mistakes.py) leaves a fingerprint when it is judged like any answer,
-and `python tests/check/fingerprints.py` writes the table anew. If one or two mistakes have a
-fingerprint, they are named. If more do, the exercise's own hints decide, which look at facts.
+A fingerprint is a hash of the claim that failed, of the Problem's kind and of its trace. Numbers in
+a trace are rounded, and a trace never depends on which rank hung first. Each known mistake
+(tests/check/mistakes.py) leaves a fingerprint when it is judged like any answer, and `python
+tests/check/fingerprints.py` computes the table from these. If one or two mistakes share a
+fingerprint, both are named. If more do, the hints with conditions decide, which look at facts.
 
-An answer that is judged side by side leaves a second, narrower fingerprint, which covers only the
-name that is wrong, in all cases. It recognises a known mistake even if something else is wrong as
-well.
+An answer that is judged side by side leaves a second, narrower fingerprint. It covers only the one
+shown name that is reported as wrong, in all cases, so it recognises a known mistake even if
+something else is wrong as well.
 """
 
 import functools
@@ -22,17 +22,18 @@ import math
 from pathlib import Path
 
 FOLDER = Path(__file__).with_name("fingerprints")
-SEVERAL = 2  # mistakes that one fingerprint may name
-TRY = "Try: "  # how a hint begins that gives advice
-# How others begin: if this very failure is known, if only the wrong value is known, and if only a
-# condition fits, which proves no cause; its hint states what holds and which rule is broken.
+SEVERAL = 2  # the most mistakes that one fingerprint may name
+TRY = "Try: "  # the beginning of a hint that gives advice
+# The beginnings of other hints: USUAL if the whole failure is known, POSSIBLE if only the wrong
+# value is known, and HINT if only a condition fits. A condition does not prove a cause, so such a
+# hint states what holds and which rule is broken.
 USUAL, POSSIBLE, HINT = "Usual cause: ", "Possible cause: ", "Hint: "
 DIGITS = 6
-NOTHING = 1e-9  # relative to the largest neighbouring number, what counts as 0
+NOTHING = 1e-9  # a number this small, relative to its largest neighbour, counts as 0
 
 
 def of(claim, problem) -> str:
-    """The fingerprint of a Problem, the first that a claim found."""
+    """The fingerprint of the Problem that this claim found."""
     return print_of(claim, problem, problem.text if problem.trace is None else problem.trace)
 
 
@@ -67,15 +68,15 @@ def by_condition(exercise, problem):
 
 
 def _sentences(exercise, names):
-    """The sentences of hints of these names. If two hints have one name, the first counts, because
-    an exercise's own come before those that fit anywhere."""
+    """The sentences of the hints with these names. If two hints have the same name, the first
+    counts, because an exercise's own hints come before most of the generic ones."""
     known = {hint.name: hint.text for hint in reversed(exercise.hints)}
     return [known[name] for name in names if name in known]
 
 
 def labelled(sentences: list[str], label: str = USUAL) -> str:
-    """Hints under the label that says what they are: advice begins with "Try:", and everything else
-    names a cause of what was seen. Of two hints the cause comes first."""
+    """The hints as one text. Advice begins with "Try:", and any other sentence gets the label. If
+    there are both, the advice comes last."""
     causes = [text for text in sentences if not text.startswith(TRY)]
     advice = [text.removeprefix(TRY) for text in sentences if text.startswith(TRY)]
     shown = [label + " Or: ".join(causes)] if causes else []
@@ -86,7 +87,7 @@ def labelled(sentences: list[str], label: str = USUAL) -> str:
 
 @functools.cache
 def tables() -> dict[str, dict]:
-    """{exercise: its table}, of all labs."""
+    """{exercise: its table}, for all labs."""
     found = {}
     for path in sorted(FOLDER.glob("*.json")):
         found |= json.loads(path.read_text(encoding="utf-8"))
@@ -94,15 +95,15 @@ def tables() -> dict[str, dict]:
 
 
 def table(exercise) -> dict:
-    # tests judge several answers as "ring_all_reduce 1", ...
+    # tests that judge several answers together name them "ring_all_reduce 1", ...
     return tables().get(exercise.name.partition(" ")[0], {})
 
 
 def _rounded(value, scale=0.0):
-    """Plain data in which every float has DIGITS digits, and floats that are not finite are named.
+    """The value as plain data, in which every float is a text with DIGITS digits.
 
-    scale: the largest of the neighbouring numbers. What is negligible compared with it is a 0 that
-        a sum of rounded numbers missed, and differs from processor to processor.
+    scale: the largest of the neighbouring numbers. A number that is negligible compared with it
+        would be 0 without rounding, and differs from processor to processor, so it becomes 0.
     """
     if isinstance(value, dict):
         return {str(key): _rounded(one, scale) for key, one in value.items()}

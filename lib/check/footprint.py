@@ -1,12 +1,13 @@
-"""Measures what an answer allocates on the way, and what it keeps for backward, both in elements.
+"""Measures the largest tensor that an answer makes and what it keeps for backward, both in
+elements.
 
     footprint = Footprint(given)
     with footprint: ... forward ...  footprint.largest  the largest tensor that any op made
     footprint.look(out)              footprint.kept     all new floating-point tensors still alive
     with footprint: ... backward ...
 
-Python sees tensors on ctx and in lists, but not those that a graph has saved, which autograd's
-hooks report. `kept` is the larger of the two counts.
+Python can find tensors on ctx and in lists, but not those that a graph has saved. autograd's hooks
+report the latter. `kept` is the larger of the two counts.
 """
 
 import torch
@@ -17,7 +18,7 @@ from lib.training.recompute import SavedBytes
 
 
 class Footprint(TorchDispatchMode):
-    """The footprint of one rank. given: tensors that exist anyway, and do not count."""
+    """The footprint of one rank. given: tensors that do not count, because they exist anyway."""
 
     def __init__(self, given):
         super().__init__()
@@ -41,7 +42,8 @@ class Footprint(TorchDispatchMode):
         self.saved.__exit__(*error)
 
     def look(self, *besides):
-        """Measure after forward. besides: what it returned, which the caller holds."""
+        """Measure after forward. besides: the tensors that forward returned, which do not count
+        because the caller holds them."""
         self.saved.besides += besides
         nbytes = max(self.alive.look(*self.given, *besides), self.saved.nbytes())
         self.kept = nbytes // self.itemsize

@@ -1,10 +1,10 @@
 """Runs a graded check: calls the student's function on ranks, measures, and judges claim by claim.
 
-Claims are judged in order, values first, and judging stops at the first that fails. Its points and
-those of all later claims are lost, while those of earlier claims are kept. The output is the same
-on every run, because it contains no times and no addresses.
+Claims are judged in order, values first, and judging stops at the first one that fails. Its points
+and those of all later claims are lost, while those of earlier claims are kept. The output is the
+same on every run, because it contains no times and no addresses.
 
-If no line of the student's led to an error, the error is the check's own, and is never shown as the
+An error to which no line of the student's code has led is the check's own. It is never shown as the
 student's.
 """
 
@@ -40,13 +40,13 @@ __all__ = [
 
 # finds a line of the answer in a verdict (lib.ledger.source.position)
 POSITION = re.compile(r"\bline \d+(?: of \w+)?: .+")
-# what stand_in prints
+# the notice that stand_in prints
 STANDS_IN = "(running lib's {}: yours has not passed its check yet)"
-# A check judges values and messages. On GPUs it would judge them no better, so all ranks use gloo.
+# A check judges values and messages, for which GPUs would be of no use, so all ranks use gloo.
 BACKEND = "gloo"
 TIMEOUT = 20  # seconds a student's function may take on one world size
-WIDTH = 30  # characters of a claim's name
-COLUMNS = 100  # of what is printed
+WIDTH = 30  # characters of the column with the claims' names
+COLUMNS = 100  # the width of the printed lines
 UNBROKEN_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 
 
@@ -82,11 +82,11 @@ def _is_stub(fn):
 
 
 def _evaluate_on_ranks(worlds, answers):
-    """{exercise's name: Outcome} of answers that run on the same numbers of ranks. All of them
-    share one launch per number.
+    """{exercise's name: Outcome} of answers that run on the same numbers of ranks. For each number
+    of ranks, all answers share one launch.
 
-    If a run fails, one answer is at fault, and is judged by the failure. Those that the run did not
-    finish run again.
+    If a run fails, one answer is at fault, and it is judged by the failure. The answers that had
+    not been run before the failure are launched again.
     """
     outcomes, runs, printed = {}, {exercise.name: [] for exercise, _ in answers}, []
     for nproc in worlds:
@@ -94,7 +94,7 @@ def _evaluate_on_ranks(worlds, answers):
         while waiting:
             try:
                 seen, run_ledger, printed, failed = _launched(waiting, nproc)
-            except CannotBeSent:  # one of them: judge each alone
+            except CannotBeSent:  # it is not known which one, so judge each alone
                 alone = (_evaluate_on_ranks(worlds, [one]) for one in waiting)
                 return functools.reduce(dict.__or__, alone, outcomes)
             for name in seen:
@@ -110,7 +110,8 @@ def _evaluate_on_ranks(worlds, answers):
             waiting = [
                 (e, fn) for e, fn in waiting if e.name not in outcomes and e.name not in seen
             ]
-    printed = printed if len(answers) == 1 else []  # of several, any may have printed it
+    # it is not known which of several answers printed a line
+    printed = printed if len(answers) == 1 else []
     return {
         e.name: outcomes.get(e.name) or _judge_runs(e, fn, runs[e.name], None, printed)
         for e, fn in answers
@@ -122,12 +123,12 @@ class CannotBeSent(Exception):
 
 
 def _launched(waiting, nproc):
-    """One run of these answers on nproc ranks: ({name: what the ranks observed} of the finished,
-    the ranks' logs, what was printed, failed).
+    """One run of these answers on nproc ranks. Returns ({name: what the ranks observed} for those
+    that finished, the ranks' logs, what was printed, failed).
 
-    failed: None, or the exercise, the answer and the Problem of the one that ended the run. The
-        Problem is None if its calls do not match although it returned. It then has to be judged
-        alone, because what it left behind may have broken the answers after it.
+    failed: None, or (the exercise, the answer, the Problem) of the answer that ended the run. The
+        Problem is None if this answer returned although its calls do not match between the ranks.
+        It then has to be judged alone, because the calls may have broken the answers after it.
     """
     measures = {exercise.name: exercise.measure for exercise, _ in waiting}
     fns, names = [fn for _, fn in waiting], [*measures]
@@ -157,11 +158,11 @@ def _launched(waiting, nproc):
 
 
 def _measure_all(*fns_measures_folder):
-    """On every rank: what the measure of each exercise observed, given the student's functions and
-    {name: measure}.
+    """Runs on every rank. Returns what the measure of each exercise observed.
 
-    If there are several, each result is also saved in `folder` when it is finished, in case a later
-    exercise fails.
+    fns_measures_folder: the student's functions, {name: measure}, and a folder. If there are
+        several functions, each result is also saved in the folder as soon as there is one, because
+        a later exercise may fail.
     """
     *fns, measures, folder = fns_measures_folder
     seen = []
@@ -172,7 +173,7 @@ def _measure_all(*fns_measures_folder):
         ledger.mark("")
         if len(fns) > 1:
             torch.save(seen[-1], f"{folder}/{number}-{dist.get_rank()}", pickle_module=cloudpickle)
-            dist.barrier()  # no rank is in the next exercise while another is still in this one
+            dist.barrier()  # no rank begins the next exercise while another is still in this one
     return seen
 
 
@@ -198,7 +199,7 @@ def _of_failure(exercise, nproc, error):
     failed = in_its_case(error)
     facts = {"world_size": nproc, "waiting": len(error.waits)}
     facts |= {"failed": failed, "ledger": error.ledger, "mismatch": failed.mismatch}
-    # next to a mismatch, it is chance which ranks wait
+    # if messages do not match, it is chance which ranks wait
     waits = [] if failed.mismatch else sorted({*failed.waits_in.values()})
     trace = [failed.mismatch, failed.raised, waits, sorted(failed.refusals)]
     text = f"{failed.where(exercise.worlds, nproc)}: {failed.text}"
@@ -245,8 +246,8 @@ def _judge(exercise, fn, runs, problem, printed=()):
 
 
 def _said_once(printed):
-    """What the answer printed. The notice that lib's function runs in place of the student's is
-    kept once, and not for every call on every rank."""
+    """What the answer printed. If lib's function ran in place of the student's, the notice is kept
+    once, instead of once for every call on every rank."""
     notice, kept = re.compile(re.escape(STANDS_IN).replace(r"\{\}", r"\w+")), []
     for line in printed:
         found = notice.search(line)
@@ -258,7 +259,7 @@ def _said_once(printed):
 
 
 def _right(name, says):
-    """The lines of a claim that holds. A long text continues in its own column."""
+    """The printed lines of a claim that holds. A long text continues in its own column."""
     begin = f"  ok  {name:<{WIDTH}} "
     return textwrap.wrap(
         says, COLUMNS, initial_indent=begin, subsequent_indent=" " * (7 + WIDTH), **UNBROKEN_WORDS
@@ -266,7 +267,7 @@ def _right(name, says):
 
 
 def _wrapped(line):
-    """A line wrapped at the width of a notebook's output, with its indentation kept."""
+    """The line, wrapped at the width of a notebook's output. Its indentation is kept."""
     indent = " " * (6 + len(line) - len(line.lstrip()))
     return textwrap.wrap(line.lstrip(), 96, initial_indent=indent, subsequent_indent=indent + "  ")
 
@@ -286,8 +287,8 @@ def _score(exercise, points):
 
 
 def _together(bundle, outcomes):
-    """One verdict from the parts' verdicts: a line for each part that passed, and what is wrong
-    with each of the others."""
+    """One verdict made from the verdicts on the parts: a line for each part that passed, and what
+    is wrong with each of the others."""
     if all(outcome.hint == "not written" for outcome in outcomes):
         return _not_written(bundle)
     lines, points = [bundle.name], sum(outcome.points for outcome in outcomes)
@@ -309,8 +310,8 @@ def _together(bundle, outcomes):
 
 
 def _forbidden_call(exercise, runs, problem):
-    """The Problem if the answer calls what it is meant to build, else None. The ledger knows the
-    op, the function of lib, and the line."""
+    """The Problem if the answer calls what it is meant to build, else None. The ledger has recorded
+    the op, the function of lib, and the line."""
     ledgers = [*(run.ledger for run in runs), problem and problem.fact("ledger")]
     for each in filter(None, ledgers):
         inside = dict.fromkeys(range(each.world_size), False)
@@ -326,8 +327,8 @@ def _forbidden_call(exercise, runs, problem):
 
 
 def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
-    """Judge `fns` (one function; as many as a Bundle has parts), print the verdict, and record the
-    points.
+    """Judge `fns` (one function, or as many as a Bundle has parts), print the verdict, and record
+    the points.
 
     Raises CheckFailed if a claim fails.
     """
@@ -348,7 +349,7 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
         if part.passed:
             _passed[name] = fn
     if on_a_card and outcome.hint == "not written":
-        return  # it is said once, and nothing has failed
+        return  # the card has said so, and nothing has failed
     if not outcome.passed:
         failed = CheckFailed(outcome.message)
         failed.shown = on_a_card
@@ -356,9 +357,9 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
 
 
 def graded(exercise: Exercise | Bundle, fns: tuple[Callable, ...]) -> Outcome:
-    """The Outcome of a student's functions. An earlier function of theirs that has not passed costs
-    no points here (earlier.py). Nor does a part of a Bundle that another part calls, as `cheapest`
-    calls `star_time`."""
+    """The Outcome of a student's functions. If they call an earlier function of the student's that
+    has not passed, its mistakes cost no points here (earlier.py). The same holds for a part of a
+    Bundle that another part calls, as `cheapest` calls `star_time`."""
     from lib.check.exercises import FUNCTIONS
 
     if not isinstance(exercise, Bundle):
@@ -379,9 +380,9 @@ def graded(exercise: Exercise | Bundle, fns: tuple[Callable, ...]) -> Outcome:
 def _again(exercise, fn, outcome, known, passed):
     """(Outcome of one function, {name: the course's function}).
 
-    An answer that failed, and calls functions that have not passed, is judged once more with the
-    course's functions in their place. If that gives more points, it is the Outcome, and the dict
-    names these functions; otherwise the dict is empty.
+    An answer that failed, and that calls functions which have not passed, is judged once more with
+    the course's functions in their place. If that gives more points, the second Outcome counts, and
+    the dict has these functions; otherwise the dict is empty.
     """
     right = {} if outcome.passed else earlier.not_passed((fn,), known, passed)
     if not right or outcome.hint == "not written":
@@ -420,15 +421,15 @@ def _facts(exercise, outcome):
 
 
 def _where(outcome):
-    """The first line of the answer that the verdict names below its message, such as "line 3 of f:
-    y = x[0]"; "" if there is none."""
+    """The first line of the answer that the verdict names and its message does not, such as "line
+    3 of f: y = x[0]"; "" if there is none."""
     failed = next((part for part in outcome.parts or [outcome] if part.problem), None)
     found = failed and POSITION.search(failed.problem.text)
     return found[0] if found and found[0] not in outcome.message else ""
 
 
 _passed: dict[str, Callable] = {}  # in this kernel: exercise -> the student's function that passed
-judged: dict[str, Outcome] = {}  # in this kernel: exercise -> what its check said last
+judged: dict[str, Outcome] = {}  # in this kernel: exercise -> the Outcome of its latest check
 
 _announced: set[tuple] = set()  # (cell, exercise) for which `stand_in` has printed its notice
 
@@ -439,8 +440,8 @@ def passed(name: str) -> Callable | None:
 
 
 def stand_in(exercise: Exercise, fn: Callable) -> Callable:
-    """`fn` once it has passed its check in this kernel. Until then lib's function, with a notice
-    that is printed once per cell."""
+    """`fn` if it has passed its check in this kernel; otherwise lib's function, and a notice is
+    printed once per cell."""
     if passed(exercise.name) is fn:
         return fn
     kernel = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

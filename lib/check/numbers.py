@@ -1,4 +1,4 @@
-"""Functions that return a number: what they return in place of one, and how far it is from lib's.
+"""Checks of functions that return a number: is it a number, and how far is it from lib's?
 
 Functions of plain numbers need no script:
 
@@ -17,7 +17,7 @@ NOTHING, NO_NUMBER = "something is returned", "a number is returned"
 
 
 def is_one(show, out, what="a number") -> bool:
-    """True if `out` is a finite number. If not, what it is instead is shown."""
+    """True if `out` is a finite number. If it is not, show what it is instead."""
     good = is_number(out) and out - out == 0
     show(NOTHING, f"got None, expected {what}" if out is None else "")
     said = f"got {described(out)}, expected {what}"
@@ -32,8 +32,8 @@ def show_times(show, name, number):
 
 
 def wrong(fits, cases=None):
-    """A predicate for hints: the number is not lib's, it was in one of these cases, and fits(got,
-    lib's) holds."""
+    """A predicate for hints: the number differs from lib's, this is in one of these cases, and
+    fits(got, lib's) holds."""
     return lambda p: (
         p.kind == "number"
         and is_number(p.fact("got"))
@@ -43,7 +43,8 @@ def wrong(fits, cases=None):
 
 
 def numbers(reference, cases, words, name, unit=1):
-    """Return (the measure, about(*cases), which is what a claim on these cases is about).
+    """Return the measure, and a function: about(*cases) is the last entry of a claim's row, which
+    limits the claim to these cases.
 
     name: what the number counts, "bytes" for example.
     unit: a verdict states `unit` times the number that the function returns.

@@ -1,4 +1,4 @@
-"""What runs at the same time, shown by events instead of times, and which memory is alive
+"""Finds out what runs at the same time, from events instead of times, and how much memory is alive
 meanwhile.
 
     backward  layer 3  gate  layer 2  gate  layer 1  gate  layer 0
@@ -10,10 +10,10 @@ meanwhile.
     gates = Gates(3);  recorder = Recorder(control, before=gates.hold)
     with gates:  ... gates.pass_one() after each layer ...  gates.end() ...
 
-An answer that waits for a call sooner than that is stuck, which is recorded. Nothing here depends
-on the speed of the machine, because a right answer never waits until PATIENCE ends. Nor do most
-wrong ones, because we notice when backward itself makes a held call or waits for it (`Work.wait`),
-and when nothing is left in the background that could begin a call.
+An answer that waits for a call before that gate is stuck, and this is recorded. The result does not
+depend on the speed of the machine, because a right answer never waits until PATIENCE ends. Most
+wrong answers do not either: a wait ends as soon as backward itself makes a held call or waits for
+it (`Work.wait`), or nothing is left in the background that could begin a call.
 """
 
 import gc
@@ -27,14 +27,14 @@ from lib.collectives import background
 from lib.zero import live_bytes, start_counting
 from lib.zero.live import PLAIN
 
-PATIENCE = 20  # seconds for what a right answer does at once
-POLL = 0.02  # seconds between looks at what the other threads do
+PATIENCE = 20  # seconds to wait for something that a right answer does at once
+POLL = 0.02  # seconds between two looks at the other threads
 WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
-# Python 3.12-
+# up to Python 3.12
 WAITS |= {
     code.__code__ for code in [getattr(threading.Thread, "_wait_for_tstate_lock", None)] if code
 }
-# seconds by which the last call outlasts the answer's function, if that does not wait for it
+# seconds for which a call is held at the end, to see whether the answer returns without it
 LINGER = 0.2
 
 
@@ -53,11 +53,11 @@ class Gate(torch.autograd.Function):
 
 
 class Gates:
-    """The gates of one backward (or forward) pass on one rank. ahead: for how many gates a call is
-    held.
+    """The gates of one backward (or forward) pass on one rank.
 
-    threads: those of `started_threads()` before the answer was called; others may still begin a
-        call.
+    ahead: call i is held until gate i + ahead has been passed.
+    threads: `started_threads()` as it was before the answer was called. A thread that was started
+        later may still begin a call.
     """
 
     def __init__(self, gates: int, ahead: int = 2, at_gate=None, threads=()):
@@ -77,7 +77,8 @@ class Gates:
         self.over()
 
     def hold(self, call=None):
-        """For Recorder(before=...). Each call waits here until its gate has been passed."""
+        """For Recorder(before=...). Each call waits here until its gate has been passed, or until
+        it is clear that it never will be."""
         with self.changed:
             number, self.begun = self.begun, self.begun + 1
             self.changed.notify_all()
@@ -114,17 +115,17 @@ class Gates:
         return bool(done())
 
     def _nobody_will_begin(self):
-        """True if nothing is in flight in the background, and no thread of the answer's is
-        running."""
+        """True if nothing is in flight in the background, and no thread that the answer has started
+        is running."""
         busy = any(not work.ended.is_set() for work in [*background.in_use.values()])
         known = {*self.threads, background.communication_thread()}
         return not busy and not started_threads() - known
 
     def _answer_waits(self):
-        """Asked by a thread of the answer's own: true if the answer's function waits for it, in a
-        call of `threading`."""
+        """For a call in a thread that the answer has started: true if the answer's function is
+        waiting, in a method of `threading`."""
         if background.is_this_thread():
-            # `_backward_waits` is more exact: it knows the work that is waited for, and its state
+            # `_backward_waits` decides this more exactly, because it finds the work and its state
             return False
         waits = [frame for frame in _own_frames().values() if frame.f_code in WAITS]
         return any(frame.f_locals.get("self") is not self.changed for frame in waits)
@@ -136,14 +137,14 @@ class Gates:
 
 
 def started_threads():
-    """The threads that Python code has started, which are neither the main one nor autograd's."""
+    """The threads that Python code has started, so neither the main thread nor autograd's."""
     theirs = (type(threading.main_thread()), threading._DummyThread)
     return {thread for thread in threading.enumerate() if not isinstance(thread, theirs)}
 
 
 def _backward_waits():
-    """Asked by a held call: true if backward's own thread makes it, or waits for work that comes
-    after it."""
+    """For a held call: true if backward's own thread makes it, or waits for background work that
+    has not ended."""
     frames = _own_frames()
     if threading.get_ident() in frames:
         return True
@@ -164,13 +165,11 @@ def _waits(frame):
 
 
 class Alive:
-    """Bytes of floating-point tensors that are alive inside a call, counted once per storage.
+    """Counts the bytes of floating-point tensors that are alive inside a call, once per storage.
 
-    Other dtypes do not count, because a Recorder sends bytes, which torch frees at a time of its
-    own.
-
-    begin: what exists now does not count. We keep it alive, because a new tensor might get its
-    memory.
+    Other dtypes do not count, because a Recorder sends tensors of bytes, and torch decides when to
+    free these. Tensors that exist when `begin` is called do not count either. They are kept alive,
+    because otherwise a new tensor might get their memory and be taken for one of them.
     """
 
     def __init__(self):
@@ -182,7 +181,8 @@ class Alive:
         self.most = 0
 
     def look(self, *besides):
-        """Bytes made since `begin`; the largest of all looks is in `most`."""
+        """The bytes that were allocated since `begin` and are alive now. `most` is the largest of
+        all looks."""
         tensors = (x for x in gc.get_objects() if type(x) is torch.Tensor)
         wire = [x for x in tensors if not x.is_floating_point()]
         held = live_bytes(besides=[*self.before, *wire, *besides])

@@ -1,10 +1,9 @@
-"""Finds names that an answer takes from cells which the student added, and which grading leaves
-out.
+"""Finds names that an answer uses from cells which the student added. These cells are not graded.
 
-    def both(a, b): ...           a cell that the student added: it runs here, and not in grading
-    def ring(x): both(x, x)       the answer passes here, and gets 0 points there
+    def both(a, b): ...           in a cell that the student added, which does not run in grading
+    def ring(x): both(x, x)       the answer passes in the notebook, and gets 0 points in grading
 
-The check therefore warns of it in the notebook, where it can still be fixed.
+The check therefore warns of this in the notebook, where it can still be fixed.
 """
 
 import dis
@@ -15,7 +14,7 @@ import types
 from lib import here
 from lib.check.earlier import functions_of
 
-SHOWN = 60  # characters of a cell's line
+SHOWN = 60  # characters of a cell's line that the warning shows
 
 
 def note(fns) -> str:
@@ -32,7 +31,7 @@ def note(fns) -> str:
 
 
 def _globals(code: types.CodeType):
-    """The global names that a function reads, or that functions inside it read."""
+    """Yield the global names that a function, or a function inside it, reads."""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield step.argval
@@ -42,8 +41,8 @@ def _globals(code: types.CodeType):
 
 
 def lines_that_define(name: str) -> list[tuple[str, bool]]:
-    """(a line that defines this name, whether its cell is graded) in the open notebook, as it is
-    saved."""
+    """[(a line that defines this name, whether its cell is graded), ...] from the saved file of the
+    open notebook."""
     path = here.opened()
     if path is None or not path.is_file():
         return []

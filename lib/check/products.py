@@ -1,16 +1,16 @@
-"""Counts what a rank multiplies: the matmuls of a block of code, however they are written.
+"""Counts the matmuls that a rank does in a block of code, however they are written.
 
     x @ w, matmul, einsum, F.linear, ...     torch's functions
                |
         aten::mm, aten::addmm, ...           one dispatcher entry each
-               |  BackendSelect  <- our hook, like the ledger's: it notes the shapes of the factors
-               |                    and redispatches
+               |  BackendSelect  <- our hook, like the ledger's: it records the shapes of both
+               |                    factors and redispatches
            CPU or CUDA
 
 (m, k) times (k, n) is m k n multiply-adds. An elementwise multiplication followed by a sum is not
 counted.
 
-A TorchDispatchMode would see matmuls, too, but also the calls of torch.distributed. Its frame would
+A TorchDispatchMode would see matmuls too, but also the calls of torch.distributed. Its frame would
 then be between the student's line and the op, and the ledger would name our line instead.
 """
 
@@ -50,7 +50,7 @@ class count_products:
 
 def _noting(op, factors):
     def note(keyset, *args, **kwargs):
-        # addmm's first argument is the term that is added
+        # the two factors come last: addmm's first tensor is the term that is added
         a, b = ([args[0]] + [arg for arg in args if isinstance(arg, torch.Tensor)])[-2:]
         out = op.redispatch(keyset & torch_private.below_backend_select, *args, **kwargs)
         if op is not torch.ops.aten.mul.Tensor:

@@ -1,9 +1,9 @@
-"""Prints what an exercise promises next to what its check claims.
+"""Prints an exercise's docstring next to what its check claims.
 
     python -m lib.check rules [function ...]
 
 No student should lose points for a rule that is not written down, and nothing that the docstring
-forbids should pass. The command prints the two lists, one above the other, for anyone who changes
+forbids should pass. The command prints the docstring above the claims, for anyone who changes
 either of them.
 """
 
@@ -19,7 +19,8 @@ LABS = Path(COURSE) / "labs"
 
 
 def rules(names: list[str]) -> str:
-    """The docstring, claims and excused probes of these functions, or of all."""
+    """The docstring, claims and excused probes of these functions, or of all functions if `names`
+    is empty."""
     if unknown := set(names) - set(FUNCTIONS):
         raise SystemExit(f"there is no exercise {', '.join(sorted(unknown))}")
     docstrings = written()
@@ -27,7 +28,7 @@ def rules(names: list[str]) -> str:
 
 
 def written() -> dict[str, list[str]]:
-    """{function: the docstrings in the cell where a student writes it}"""
+    """{function: the docstrings in the cell where the student writes the function}"""
     found: dict[str, list[str]] = {}
     for path in sorted(LABS.glob("*.ipynb")):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:

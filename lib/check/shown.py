@@ -1,7 +1,8 @@
-"""Compares what an answer shows with what lib's own shows (side_by_side.py), and judges it.
+"""Compares what an answer shows with what lib's own function shows (side_by_side.py), and judges
+it.
 
     claims=claims(
-        MEASURE,                                name, points, over which cases, what it is about
+        MEASURE,                                name, points, cases in words, what it is about
         ("the sum", 8, "2, 3, 4 ranks", "y"),                       shown under the name "y"
         ("nothing to sum", 1, "n = 0", ("y", EMPTY), "graph"),      "y" in these cases; a probe
         ("one rank", 2, "", (("y", "x"), ALONE)),                   both in these cases
@@ -11,9 +12,10 @@
 A claim reports its first difference, values before probes. Names that no claim lists, which include
 most probes, count towards the last claim.
 
-A Problem's kind is one of those of `tensors.compared`, or "number", or "said" (a property does not
-hold, and the string says how). facts: case, name, time (1 if it was the first to be shown under
-this name), and nothing (a call has returned None where lib's own returns something).
+The kind of a Problem is one of those of `tensors.compared`, or "number", or "said" if a property
+does not hold; the shown string then says how. Its facts are: case; name; time, which is n for the
+n-th value that was shown under this name; and nothing, which is true if a call returned None where
+lib's own returned something.
 """
 
 from functools import partial
@@ -28,12 +30,12 @@ from lib.check.explain import fraction, narrowed, two
 from lib.check.tensors import compared
 from lib.check.traffic import astray, beside
 
-ERROR = "the error raised"  # `Show.refused` shows it
-SAMPLE = 12  # elements of each wrong tensor in a trace
+ERROR = "the error raised"  # the name under which `Show.refused` shows it
+SAMPLE = 12  # how many elements of each wrong tensor are in a trace
 
 
 def differences(case, got, want, excused, slack) -> dict[str, Problem]:
-    """{name: Problem} of all differences between two Shows that are not excused."""
+    """{name: Problem} for all differences between two Shows that are not excused."""
     shown = want.shown
     if got.stopped:
         shown = {key: value for key, value in shown.items() if key in got.shown}
@@ -46,7 +48,7 @@ def differences(case, got, want, excused, slack) -> dict[str, Problem]:
 
 
 def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]:
-    """{name: Problem} for the first time at which each name differs from the reference. got, want:
+    """{name: Problem} for the first difference from the reference under each name. got, want:
     {(name, time): Value}"""
     found = {}
     for order, key in enumerate(dict.fromkeys([*want, *got])):
@@ -80,7 +82,7 @@ def different(where, name, got, want, how) -> Problem | None:
             return Problem("form", text, problem.facts | {"got": got})
         if problem and problem.kind == "value":
             problem.facts["values"] = whose.kept(got, want)
-            several = want.numel() > 1  # one number may be near by chance
+            several = want.numel() > 1  # a single number may be near by chance
             problem.facts["narrowed"] |= several and narrowed(got, want)
             problem.facts["factor"] = factor = factor_of(got, want)
             if factor is not None and not problem.facts["narrowed"]:
@@ -110,7 +112,7 @@ def different(where, name, got, want, how) -> Problem | None:
 
 
 def _of_an_error(got, want) -> str:
-    """What to say if "[ValueError]" is expected and "[]" shown, or the reverse."""
+    """A sentence for the case that "[ValueError]" is expected and "[]" is shown, or the reverse."""
     kind = lambda said: said.strip("[]") if isinstance(said, str) else ""
     if not kind(want):
         return f"{kind(got)} was raised, but nothing should be raised here"
@@ -119,8 +121,8 @@ def _of_an_error(got, want) -> str:
 
 
 def factor_of(got, want) -> float | None:
-    """The factor by which all elements of a wrong tensor are too large, or None if there is no such
-    factor."""
+    """The factor by which all elements of a wrong tensor differ from the expected ones, or None if
+    there is no such factor."""
     got, want = got.detach().double(), want.detach().double()
     if want.numel() < 2 or not want.any() or not got.isfinite().all():
         return None
@@ -130,23 +132,24 @@ def factor_of(got, want) -> float | None:
 
 
 def traced(wrong, shows) -> dict:
-    """{name: what was shown wrongly, as numbers}. The same mistake has the same trace, however it
-    is written."""
+    """{name: the values that are wrong}. The same mistake has the same trace, however it is
+    written in code."""
     found = {}
     for name, problem in wrong.items():
         if not name:
             found[name] = problem.trace
             continue
         given = [show.shown.get((name, problem.fact("time"))) for show in shows]
-        no_numbers = name.startswith((*probes.OF_A_SCRIPT, "generators"))  # bytes, and states
+        # bytes, and states of generators, are not recorded as numbers
+        no_numbers = name.startswith((*probes.OF_A_SCRIPT, "generators"))
         values = [[k, numbers(v)] for one in given if one for k, v in one.values.items()]
         found[name] = [problem.kind, problem.fact("time"), "more" if no_numbers else values]
     return found
 
 
 def numbers(x):
-    """The form and the first elements of a tensor, with so few digits that rounding does not change
-    them."""
+    """The form and the first elements of a tensor, with so few digits that another order of
+    summation does not change them."""
     if not torch.is_tensor(x):
         return x if isinstance(x, (float, int)) else str(x)[:200]
     digits = 9 if x.dtype == torch.float64 else 4
@@ -154,8 +157,8 @@ def numbers(x):
 
 
 def claims(measure, *rows) -> tuple:
-    """Claims from rows (name, points, says, *about), where `about` has names, judges, and pairs of
-    a name, or a tuple of names, and a list of cases."""
+    """Claims from rows (name, points, says, *about). An element of `about` is a shown name, a
+    judge, or a pair of a name (or a tuple of names) and a list of cases."""
     everywhere, taken, made = tuple(measure.runs()), set(), []
     for number, (name, points, says, *about) in enumerate(rows):
         pair = lambda one: one if isinstance(one, tuple) else (one, everywhere)
@@ -180,9 +183,9 @@ def _among(pairs, name, case):
 
 
 def shown(measure, asks):
-    """A judge: everything for which asks(name, case) holds agrees with lib's, on every rank.
+    """A judge: every value for which asks(name, case) holds agrees with lib's, on every rank.
 
-    An answer that raised fails here if some of that had not been shown yet.
+    An answer that raised fails here if some of these values had not been shown yet.
     """
 
     def judge(runs):
@@ -224,8 +227,8 @@ def fitting(measure):
 
 
 def with_trace(problem, runs, measure) -> Problem:
-    """The Problem with a trace of all that is shown wrongly in all cases. facts["narrower"] is the
-    trace of its name alone, by which a known mistake is recognised next to others
+    """The Problem with a trace of all wrong values in all cases. facts["narrower"] is the trace of
+    the Problem's own name alone, which recognises a known mistake even if there are others
     (fingerprints.py)."""
     name = problem.fact("name", "")
     cases = [
@@ -245,15 +248,17 @@ def with_trace(problem, runs, measure) -> Problem:
 
 
 def calls(measure, nothing_else=True):
-    """A judge: each rank makes the calls that lib's own makes (with nothing_else=False it need
-    not), and sends nothing by other means than those it was given. Calls without elements do not
-    count, because a rank that left one out while others made it would already have failed
-    `fitting`."""
+    """A judge: each rank makes the same calls as lib's own function, and sends nothing by other
+    means than those it was given. nothing_else=False: its calls may differ from lib's.
+
+    Calls without elements do not count, because a rank that left one out while others made it would
+    already have failed `fitting`.
+    """
 
     def judge(runs):
         for run, case, records in seen(runs, measure.of_world):
             for rank, record in enumerate(records):
-                if "calls" not in record:  # the answer was lib's own, which another judge reports
+                if "calls" not in record:  # the answer is lib's own, which another judge reports
                     continue
                 where = f"{case.name}: {case.rank(rank)}"
                 if found := beside(run, case, where, rank, record):

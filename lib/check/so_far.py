@@ -6,8 +6,8 @@ from lib.measuring import predictions
 
 
 def points(lab: int) -> None:
-    """Print a line for each exercise of Lab `lab`, 0 to 6, and the sums, in which bonus points are
-    separate. A student who made predictions also reads how many were good."""
+    """Print a line for each exercise of Lab `lab`, 0 to 6, and the sums. Bonus points are summed
+    separately. If the student has made predictions, a sentence says how many were good."""
     names = names_of(lab)
     if not names:
         raise ValueError(f"there is no Lab {lab!r}: give its number, as in check.points(0)")
@@ -38,8 +38,8 @@ def lab_of(name: str) -> int | None:
 def so_far(lab: int, after: str = "") -> tuple[int, int, str]:
     """Return (points so far without bonus, their maximum, the next exercise that has not passed).
 
-    The next exercise is the first after `after`, or else the first of the lab; "" if all have
-    passed.
+    The search for the next exercise begins behind `after` and continues at the beginning of the
+    lab. The result is "" if all exercises have passed. Bonus exercises are left out.
     """
     names = names_of(lab)
     core = [name for name in names if not EXERCISES[name].bonus]

@@ -1,4 +1,4 @@
-"""Predicates for hints: functions of a Problem, which look at its kind and its typed facts.
+"""Predicates for hints: functions of a Problem, which look at its kind and its facts.
 
 No predicate reads a Problem's text. Most of them are used by name, in `when` of sentences/*.toml
 (causes.py). `kind` and `fact` make predicates: kind("value"), kind("form", dtype=True).
@@ -11,8 +11,8 @@ SHAPES = ("value", "form", "mismatch", "raised", "died", *HANGS)  # what a wrong
 
 
 def failed(p):
-    """What is known of the run if it failed (raised, hung, or sent messages that do not match),
-    else None."""
+    """The `Failed` of a run that failed (it raised, hung, or sent messages that do not match), else
+    None."""
     return p.fact("failed")
 
 
@@ -27,7 +27,8 @@ def kind(*kinds, **facts):
 
 
 def fact(name, value=True):
-    """A predicate: the fact is there and true or, if a value is given, equals it."""
+    """A predicate: the Problem has this fact, and it is true or, if a value is given, equals the
+    value."""
     return lambda p: bool(p.fact(name)) if value is True else p.fact(name) == value
 
 
@@ -40,7 +41,7 @@ def either(*predicates):
 
 
 def refused(*names):
-    """A predicate: an exception of torch or lib says one of these. names: keys of
+    """A predicate: torch or lib refused a call for one of these reasons. names: keys of
     `failure.REFUSALS`."""
     return lambda p: failed(p) is not None and bool(failed(p).refusals & set(names))
 
@@ -63,15 +64,15 @@ def case_of(p, cases):
 
 
 def members(p):
-    """The global ranks of the case in which the Problem was observed; () if it was in none."""
+    """The global ranks of the case in which the Problem was observed; () if it was in no case."""
     if "case" in p.facts:
         return p.facts["case"].members
     return failed(p).members if failed(p) and failed(p).case else ()
 
 
 def left_under_way(p):
-    """True if the answer returned while something that it started was in flight, or if ranks wait
-    for each other outside of any call of it."""
+    """True if the answer returned while something that it had started was still in flight, or if
+    ranks wait for each other outside of any call of the answer."""
     if failed(p) is not None and failed(p).raised == "NotWaitedFor":
         return True
     return (
@@ -83,14 +84,14 @@ def left_under_way(p):
 
 
 def mixed_up_ranks(p):
-    """True if something went wrong in a group whose ranks are not 0 to N-1. Such groups come last,
-    so the answer was right in all others."""
+    """True if something went wrong in a group whose ranks are not 0 to N-1. Cases with such groups
+    come last, so the answer was right in all other groups."""
     where = members(p)
     return len(where) > 1 and where != tuple(range(len(where)))
 
 
 def whose_ranks(p):
-    """True if global ranks were taken for ranks of the group."""
+    """True if the answer has probably taken global ranks for ranks of the group."""
     beyond = failed(p) is not None and (
         failed(p).beyond_the_group() or "to itself" in failed(p).refusals
     )
@@ -98,8 +99,8 @@ def whose_ranks(p):
 
 
 def in_case(cases, test, *kinds):
-    """A predicate: it was in a case that passes this test, and of one of these kinds if any are
-    given.
+    """A predicate: the Problem was observed in a case for which test(case) holds, and is of one of
+    these kinds if any are given.
 
     For example, in_case(CASES, lambda case: case.world_size == 1, *SHAPES).
     """

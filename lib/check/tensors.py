@@ -1,10 +1,11 @@
-"""Makes random tensors for checks, and finds out what is wrong with a tensor that is not as
-expected.
+"""Makes random tensors for checks, and finds out in what way a tensor differs from the expected
+one.
 
     compared(case, what, got, want)    a Problem of kind "returned", "form" or "value", or None
 
 The facts of such a Problem, which hints look at, are: case; what (which tensor it is); got (its
-form); dims; and the flags dtype, shape, floats, nan and narrowed, which say what is wrong.
+form); dims (the number of its dimensions); and the flags dtype, shape, floats, nan and narrowed,
+which say what is wrong with it.
 """
 
 import torch
@@ -13,7 +14,7 @@ from lib.check.cases import form_of, name_of
 from lib.check.exercise import Problem
 from lib.check.explain import rounded_words, two
 
-# relative to the largest expected value, or to 1
+# relative to the largest expected value, or to 1 if that is larger
 TOLERANCE = {
     torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2.0**-8, torch.bfloat16: 2.0**-5,
 }  # fmt: skip
@@ -30,7 +31,7 @@ def draw(seed, *shape):
 def compared(case, what, got, want):
     """The Problem of a tensor that differs from the expected one by more than rounding, or None."""
     if torch.is_tensor(got) and got.dtype == want.dtype and torch.equal(got, want):
-        return None  # this is quick, and holds for most tensors
+        return None  # a quick test, which is enough for most tensors
     facts = {"case": case, "what": what, "got": form_of(got)}
     facts |= {"dtype": False, "shape": False, "nan": False}
     forms = f"{case}: {what}: expected {form_of(want)}, got {form_of(got)}"

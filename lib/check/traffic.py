@@ -1,8 +1,8 @@
 """Judges of what was sent.
 
-elements, ring   read the ranks' logs: what p2p sent, in group ranks
-astray, beside   use the records of `comm.Recorder`: whether the ranks' calls match and are for the
-                 group, and whether an answer used anything that it was not given
+elements, ring   read from the ranks' logs what p2p sent, in group ranks
+astray, beside   use the records of `comm.Recorder`: do the ranks' calls match, are they on the
+                 ranks of the group, and did an answer use anything that it was not given?
 """
 
 from lib.check.cases import seen
@@ -13,8 +13,8 @@ THE_CHECKS = ("framework.", "side_by_side.", "cases.", "probes.")
 
 
 def sent(run, case):
-    """[[(to, elements), ...] of rank 0, ...]: what each rank of the group sent, in order, in group
-    ranks."""
+    """[[(to, elements), ...] of rank 0, ...]: the messages of each rank of the group, in order. All
+    ranks are group ranks."""
     section = run.ledger.section(case.name)
     rank_of = {member: rank for rank, member in enumerate(case.members)}
     return [
@@ -24,8 +24,8 @@ def sent(run, case):
 
 
 def elements(cases, total, formula, most=None, most_formula=""):
-    """A judge: the ranks send total(N, n) elements together and, if given, at most most(N, n)
-    each."""
+    """A judge: together the ranks send total(N, n) elements, and each of them sends at most
+    most(N, n), if that is given."""
 
     def judge(runs):
         for run, case, _ in seen(runs, cases):
@@ -49,10 +49,10 @@ def elements(cases, total, formula, most=None, most_formula=""):
 
 
 def ring(cases, rounds=None):
-    """A judge: each rank sends only to its right neighbour, and sends rounds(N) messages if every
-    chunk has an element.
+    """A judge: each rank sends only to its right neighbour, and it sends rounds(N) messages if
+    every chunk has an element.
 
-    rounds=None: the number of messages is free.
+    rounds=None: the number of messages is not judged.
     """
 
     def judge(runs):
@@ -75,8 +75,8 @@ def ring(cases, rounds=None):
 
 
 def astray(where, case, record):
-    """The Problem if the ranks' calls do not match, or are for other ranks; read from one
-    record."""
+    """The Problem if this record says that the ranks' calls do not match, or that a call was on
+    other ranks than the group's; else None."""
     if record["clash"] is not None:
         clash = record["clash"]
         return Problem("clash", in_words(where, clash), {"case": case} | clash.facts, clash.trace)
@@ -89,13 +89,13 @@ def astray(where, case, record):
 
 
 def in_words(where, clash):
-    """The text of a clash after `where`, without the rank in `where`, because a clash names its
-    ranks itself."""
+    """The text of a clash, preceded by `where` without its rank, because a clash names its ranks
+    itself."""
     return f"{where.rpartition(': rank ')[0] or where}: {clash.text}"
 
 
 def beside(run, case, where, rank, record, phases=("",), section=None):
-    """The Problem if a rank sent anything by other means than those it was given."""
+    """The Problem if a rank sent anything by other means than those it was given, else None."""
     for phase in phases:
         label = section(case, phase) if section else case.name
         if label not in run.ledger.marks:

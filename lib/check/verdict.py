@@ -1,5 +1,5 @@
-"""Shows a verdict to the student: as text or, if a person looks at a notebook, as a card. It also
-reports what a check was doing when it was stopped."""
+"""Shows a verdict to the student: as text or, if a person is in front of a notebook, as a card.
+Also reports what a check was doing when it was stopped."""
 
 import contextlib
 import linecache
@@ -41,7 +41,7 @@ def show(exercise: Exercise | Bundle, outcome: Outcome, fns: tuple[Callable, ...
 
 
 def _with_line(told, fns):
-    """If a rank could only say "line 3 of send_recv", add the text of that line."""
+    """A rank may know only "line 3 of send_recv". If so, add the text of that line."""
     found = BARE.search(told.text) if told.kind == "text" else None
     codes = [code for fn in fns if (code := getattr(fn, "__code__", None))]
     file = next((c.co_filename for c in codes if found and c.co_name == found[2]), None)
@@ -50,7 +50,7 @@ def _with_line(told, fns):
 
 
 def _foot(exercise, outcome):
-    """ "48 of 100; next: ring_all_gather"; "" for an exercise of no lab."""
+    """ "48 of 100; next: ring_all_gather"; "" for an exercise that belongs to no lab."""
     from lib.check.so_far import lab_of, so_far
 
     if (lab := lab_of(exercise.name)) is None:
@@ -63,8 +63,8 @@ def _foot(exercise, outcome):
 
 @contextlib.contextmanager
 def shown_if_stopped(exercise: Exercise | Bundle) -> Iterator[None]:
-    """If a check that runs in here is stopped, report at once what the answer was doing at that
-    moment."""
+    """If a check is stopped while it runs in this context, report at once what the answer was doing
+    at that moment."""
     told = []
 
     def tell(error: RankError) -> None:
@@ -83,13 +83,13 @@ def shown_if_stopped(exercise: Exercise | Bundle) -> Iterator[None]:
 
 
 def _on_ranks(exercise, error):
-    """(the exercise that the ranks were in, what they were doing there)"""
+    """(the exercise that the ranks were running, what they were doing in it)"""
     name = (begun(error.ledger) or [exercise.parts[0].name])[-1]
     error.ledger = of_exercise(error.ledger, name)
     failed = in_its_case(error)
     part = next(part for part in exercise.parts if part.name == name)
     where = failed.where(part.worlds, error.ledger.world_size)
-    # the other ranks wait for the next case, which has nothing to do with the answer
+    # other ranks only wait for the next case, which has nothing to do with the answer
     error.waits = {rank: to for rank, to in error.waits.items() if rank in failed.waits_in}
     return name, f"{where}: {failed.text}"
 

@@ -1,8 +1,8 @@
 """Finds which elements of a wrong tensor are wrong, on which ranks, and which rank's part is
-missing or is at the position of another's. All of it is read from what the ranks show, so no
+missing or is at the position of another's. All of this is read from what the ranks show, so no
 exercise has to specify it.
 
-    known of the ranks                              what the verdict says
+    what is known                                   what the verdict says
     rank 0 is right, the others are not             It is right on rank 0, but wrong on the others.
     rank 2 shows what rank 0 should show            Rank 2 has what rank 0 should have.
     expected: x of rank 0 + ... + x of rank 3       On rank 0 it is the sum without rank 2.
@@ -19,20 +19,20 @@ import torch
 from lib.check.exercise import Problem
 from lib.check.explain import shares, who
 
-SMALL = 4096  # ranks keep tensors of at most this many elements
+SMALL = 4096  # only tensors of at most this many elements are kept for the comparison
 NEAR = 1e-6  # relative to the largest expected value
 ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"]
 
 
 def kept(got, want):
-    """(got, want) of a wrong tensor, for the sentences below; None if they cannot be compared
-    element by element, or are large."""
+    """(got, want) of a wrong tensor, from which the sentences are made; None if the two cannot be
+    compared element by element, or are large."""
     fits = torch.is_tensor(got) and got.shape == want.shape and 1 < want.numel() <= SMALL
     return (got.detach().double(), want.detach().double()) if fits else None
 
 
 def small(tensors) -> dict:
-    """Those of {key: value} that are small tensors of numbers."""
+    """{key: value} with only the small floating-point tensors, in float64 on the CPU."""
     return {
         key: x.detach().cpu().double()
         for key, x in tensors.items()
@@ -41,8 +41,8 @@ def small(tensors) -> dict:
 
 
 def told(problem: Problem, records) -> tuple[str, dict]:
-    """Return (sentences, facts for the hints) about a wrong value. records: those of all ranks of
-    the case."""
+    """Return (sentences, facts for the hints) about a wrong value. records: the records of all
+    ranks of the case."""
     values = problem.fact("values")
     if not values or problem.fact("factor") is not None or problem.fact("narrowed"):
         return "", {}
@@ -67,8 +67,8 @@ def told(problem: Problem, records) -> tuple[str, dict]:
 
 
 def _of_other_ranks(rank, values, key, records):
-    """A sentence that relates this rank's wrong value to what the ranks are given or should have,
-    and facts."""
+    """Return (a sentence, facts). The sentence relates this rank's wrong value to what the ranks
+    were given, or to what another rank should have."""
     got, want = values
     should = [record.get("wants", {}).get(key) for record in records]
     if len(records) > 1:
@@ -91,8 +91,8 @@ def _same(a, b):
 
 
 def _as_a_sum(got, want, parts, rank, name):
-    """The sentence and facts if the sum of all ranks' parts is expected, or of this rank's shard of
-    each part; else None."""
+    """The sentence and facts if the expected value is the sum of all ranks' parts, or of this
+    rank's shard of each part; else None."""
     N = len(parts)
     dims = [dim for dim, size in enumerate(parts[0].shape) if size % N == 0]
     for dim in (None, *dims):
@@ -123,7 +123,8 @@ def _as_a_sum(got, want, parts, rank, name):
 
 
 def _as_joined(got, want, parts, name):
-    """The sentence and facts if the concatenation of all ranks' parts is expected, else None."""
+    """The sentence and facts if the expected value is the concatenation of all ranks' parts, else
+    None."""
     for dim in range(want.dim()):
         if parts[0].dim() != want.dim() or not _same(torch.cat(parts, dim), want):
             continue
@@ -139,7 +140,8 @@ def _as_joined(got, want, parts, name):
 
 
 def _where(got, want, n_parts):
-    """Which elements are wrong, or which are right, if these are in one block."""
+    """A sentence about the block that has all wrong elements, or all right ones; "" if there is no
+    such block."""
     finite = want[want.isfinite()].abs()
     wrong = (got - want).abs() > NEAR * max(1.0, finite.max().item() if len(finite) else 1.0)
     wrong |= ~(got.isfinite() | (got == want))
@@ -153,12 +155,12 @@ def _where(got, want, n_parts):
         if 2 <= inside.numel() <= 0.75 * mask.numel() and inside.double().mean() >= share:
             text = f"{begin} in {_slices(box, mask.shape)}{_which(box, mask.shape, n_parts)}."
             found.append((inside.numel(), text))
-    return min(found, default=(0, ""))[1]  # about the smaller box
+    return min(found, default=(0, ""))[1]  # the sentence about the smaller block
 
 
 def _box(mask):
-    """[(begin, stop) of each dimension] of the smallest box around all that is True; None if
-    nothing is."""
+    """[(begin, stop) of each dimension] of the smallest box around all elements that are True; None
+    if there are none."""
     at = mask.nonzero()
     if not len(at) or not mask.dim():
         return None

@@ -21,7 +21,7 @@ all-reduce:
   hierarchical_all_reduce        two rings  see hierarchical.py   fast links in a node, slow between
   all_reduce                     -          -                     always: it picks one by size
 
-The rows of recursive_doubling and halving_doubling hold for N = P; otherwise put P for N and add
+The rows of recursive_doubling and halving_doubling hold for N = P; otherwise replace N by P and add
 two rounds and 2(N-P) n elements. Exact formulas: `cost.py`.
 
 Conventions. Ranks are ranks within `group`. `op` is one of torch.distributed.ReduceOp's SUM,

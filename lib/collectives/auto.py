@@ -5,10 +5,10 @@ do.
     more bytes  both matter          tree: log2 N rounds, and no rank receives from all others
     many bytes  bandwidth dominates  ring, halving and doubling, direct: fewest bytes per rank
 
-Where one overtakes the other depends on the machine, so it is measured and stored as data in
-`thresholds.json`. It maps a world size to rows [largest size in bytes, algorithm], in increasing
-size; null means no upper limit. A world size that is not there takes the rows of the nearest
-smaller one that is.
+The size at which one overtakes the other depends on the machine, so it is measured and stored as
+data in `thresholds.json`. The file maps a world size to rows [largest size in bytes, algorithm], in
+increasing size; null means no upper limit. A world size that it does not contain uses the rows of
+the nearest smaller one.
 """
 
 import functools
@@ -38,11 +38,11 @@ THRESHOLDS = json.loads(Path(__file__).with_name("thresholds.json").read_text())
 
 
 def all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
-    """Reduce `tensor` over the ranks of `group`, in place, by the algorithm measured fastest;
-    returns it.
+    """Reduce `tensor` over the ranks of `group`, in place, by the algorithm that was measured to be
+    the fastest; returns it.
 
-    tensor: any shape, the same on every rank. What is sent: see the algorithm that `choose` names.
-    Bit-identical on all ranks, as each of them is.
+    tensor: any shape, the same on every rank. What is sent depends on the algorithm that `choose`
+    names. The result is bit-identical on all ranks, as with each of the algorithms.
     """
     name = choose(tensor.numel() * tensor.element_size(), dist.get_world_size(group))
     return ALL_REDUCE[name](tensor, group, op)

@@ -53,7 +53,7 @@ class Work:
 
     def __init__(self, fn: Callable, args: Any, kwargs: Any) -> None:
         self.fn, self.args, self.kwargs = fn, args, kwargs
-        # the line that called start: the thread's own stack does not show it
+        # the line that called start, which the thread's own stack does not show
         self.site = ledger.call_site()
         self.result = self.error = None
         self.ended = threading.Event()
@@ -69,7 +69,7 @@ class Work:
             self.ready = torch.cuda.current_stream(self.gpu).record_event()
 
     def is_completed(self) -> bool:
-        """Has the operation ended, with a result or an error? Never blocks."""
+        """Whether the operation has ended, with a result or an error. Never blocks."""
         return self.ended.is_set() and (
             self.gpu is None or self.error is not None or self.done.query()
         )
@@ -78,7 +78,7 @@ class Work:
         """Return the operation's result once it has ended, or raise here what it raised there."""
         self.ended.wait()
         for group in self.groups:
-            # nothing was started on it later: the group is free again
+            # nothing was started on it later, so the group is free again
             if in_use.get(group) is self:
                 del in_use[group]
         if self.error is not None:
@@ -88,7 +88,7 @@ class Work:
             stream.wait_event(self.done)
             if isinstance(self.result, torch.Tensor):
                 self.result.record_stream(stream)  # made on the thread's stream, read on this one
-        # not before: on a GPU the thread's stream may only now have finished with them
+        # not earlier, because on a GPU the thread's stream may still have used them
         self.args = self.kwargs = None
         return self.result
 
@@ -151,7 +151,7 @@ class Communication(threading.Thread):
 
 
 def check_may_use(group: Group) -> None:
-    """Raise RuntimeError if the communication thread has `group` and another thread calls this."""
+    """Raise RuntimeError if the communication thread uses `group` and another thread calls this."""
     if group in in_use and not is_this_thread():
         raise RuntimeError(
             f"this group is in use in the background: {in_use[group]}. Call its wait() first, "
@@ -165,7 +165,7 @@ def communication_thread() -> threading.Thread | None:
 
 
 def is_this_thread() -> bool:
-    """Is the caller on the communication thread?"""
+    """Whether the caller is on the communication thread."""
     return _thread is not None and threading.get_ident() == _thread.ident
 
 

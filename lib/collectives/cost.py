@@ -49,8 +49,8 @@ def P(N: int) -> int:
 
 
 def folded(N: int) -> int:
-    """1 where N is no power of two, because doubling.py then has a pre-step, `fold`, and a
-    post-step, `unfold`, of one round each; else 0."""
+    """1 if N is not a power of two, because doubling.py then has a pre-step, `fold`, and a
+    post-step, `unfold`, of one round each; otherwise 0."""
     return int(P(N) < N)
 
 

@@ -32,10 +32,9 @@ def recursive_doubling_all_reduce(
 ) -> Tensor:
     """Reduce `tensor` over the ranks of `group`, in place; returns it.
 
-    tensor: any shape, n elements, the same on every rank.
-    Sends: log2 N rounds of n elements a rank; where N is no power of two, log2 P + 2 rounds.
-    Bit-identical on all ranks: both partners compute lower + upper, in this order, from the same
-    two partial sums.
+    tensor: any shape, n elements, the same on every rank. Sends: log2 N rounds of n elements a
+    rank; if N is not a power of two, log2 P + 2 rounds. Bit-identical on all ranks: both partners
+    compute lower + upper, in this order, from the same two partial sums.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     P = largest_power_of_two(world_size)
@@ -58,7 +57,7 @@ def fold(
     x: Tensor, received: Tensor, rank: int, P: int, world_size: int, group: Group, combine: Callable
 ) -> None:
     """The pre-step for an N that is no power of two: ranks P, P+1, ... send their x to ranks 0, 1,
-    ..., which add it to theirs. Nothing to do where N = P."""
+    ..., which add it to theirs. It does nothing if N = P."""
     if rank >= P:
         p2p.send(x, rank - P, group)
     elif rank + P < world_size:

@@ -1,7 +1,7 @@
 """All-reduce in two levels: fast links inside a node (intra-node), slow links between nodes
 (inter-node).
 
-    node 0: ranks 0 1 2 3    inside: my node's ranks     across: one local rank of all nodes
+    node 0: ranks 0 1 2 3    inside: my node's ranks     across: same index in every node
     node 1: ranks 4 5 6 7            0 1 2 3 | 4 5 6 7           0 4 | 1 5 | 2 6 | 3 7
 
     1. inside, reduce-scatter   rank i of each node has chunk i, summed over its node     fast links
@@ -45,11 +45,11 @@ def hierarchical_all_reduce(
 
 
 def node_groups(ranks_per_node: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """This rank's (inside, across) groups, nodes being runs of `ranks_per_node` consecutive global
+    """This rank's (inside, across) groups, where a node is `ranks_per_node` consecutive global
     ranks.
 
     Every rank of the world must call it (it makes M + R groups, all ranks in the same order).
-    Raises ValueError where `ranks_per_node` does not divide the world.
+    Raises ValueError if `ranks_per_node` does not divide the world size.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size % ranks_per_node:

@@ -8,7 +8,7 @@ MAX, MIN  max(a, b), min(a, b)                             integer or floating p
 AVG       a + b; at the end the total is divided by N      floating point only
 
 Chunk r of n elements (or rows) over N ranks is `tensor.tensor_split(N)[r]`: contiguous, in order,
-no padding, and the sizes differ by at most one: the first n mod N chunks hold one more.
+without padding. The sizes differ by at most one: the first n mod N chunks have one more.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _COMBINE: dict[Op, Callable] = {
 
 
 def combiner(op: Op, tensor: Tensor) -> Callable:
-    """The function `combine(a, b, out=c)` of `op`; raises ValueError where `tensor`'s dtype has no
+    """The function `combine(a, b, out=c)` of `op`. Raises ValueError if `tensor`'s dtype has no
     such `op`."""
     if op not in _COMBINE:
         raise ValueError(

@@ -3,7 +3,7 @@
     rank 0                      rank 1
     send(x, to=1)   --- x -->   recv(out, frm=0)
 
-The only file of the package that calls torch's own sends and receives.
+This is the only file of the package that calls torch's own sends and receives.
 
 Here and in every collective, `to`, `frm`, `src` and `dst` are ranks *within* `group` (0 ..
 world_size-1 of that group). In the group of the global ranks (2, 5, 7), rank 1 is global rank 5.
@@ -15,8 +15,8 @@ message is still a message), non-contiguous, or leaves that require grad; no gra
 a message.
 
 gloo's sends are rendezvous: a send ends when its receive has been posted. Two ranks that both send
-first wait for each other for ever; `send_recv` and `exchange` post the receive first and wait for
-neither until both are posted.
+first would wait for each other for ever. Therefore `send_recv` and `exchange` post the receive
+first, and wait for neither until both are posted.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ def send(tensor: Tensor, to: int, group: Group = None) -> None:
 
 
 def recv(out: Tensor, frm: int, group: Group = None) -> Tensor:
-    """Fill `out` with what rank `frm` of `group` sends (as many elements, the same dtype); returns
-    `out`."""
+    """Fill `out` with what rank `frm` of `group` sends (the same number of elements, of the same
+    dtype); returns `out`."""
     post([], [(out, frm)], group).wait()
     return out
 
@@ -63,8 +63,8 @@ def send_recv(
 def exchange(
     sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], group: Group = None
 ) -> None:
-    """Several sends [(tensor, to), ...] and receives [(out, frm), ...] at once; returns when all
-    are done."""
+    """Run several sends [(tensor, to), ...] and receives [(out, frm), ...] at once; returns when
+    all are done."""
     post(sends, receives, group).wait()
 
 
@@ -133,7 +133,7 @@ def delayed(delay):
 
 
 def posting_takes_time():
-    """Does `post` return only when a slow link has let the messages through?"""
+    """Whether `post` returns only when a slow link has let the messages through."""
     return _delay is not None
 
 
@@ -183,7 +183,7 @@ def _begin_batch(inbound, outbound, group):
 
 
 def _ready_to_send(tensor, coalesces):
-    """`tensor` as the backend can send it: contiguous, and on the CPU where gloo is to send a CUDA
+    """`tensor` as the backend can send it: contiguous, and on the CPU if gloo has to send a CUDA
     tensor."""
     if tensor.requires_grad:
         tensor = tensor.detach()
@@ -193,8 +193,8 @@ def _ready_to_send(tensor, coalesces):
 
 
 def _ready_to_receive(out, coalesces):
-    """`out` itself where the backend can receive into it, else a buffer that `Pending.wait` copies
-    to `out`."""
+    """`out` itself if the backend can receive into it, otherwise a buffer that `Pending.wait`
+    copies to `out`."""
     via_cpu = out.is_cuda and not coalesces
     if out.is_contiguous() and not via_cpu and not out.requires_grad:
         return out

@@ -19,8 +19,8 @@ In textbooks rank r begins with chunk r and ends with chunk (r+1) mod N. Here ra
 chunk earlier, with r-1, and ends with chunk r, because that is what torch's reduce_scatter returns
 and what all-gather begins with.
 
-Each chunk is summed by one chain of ranks, in one order, and the result is copied: all ranks end
-bit-identical.
+Each chunk is summed by one chain of ranks, in one order, and the result is copied, so all ranks end
+with the same bits.
 """
 
 import torch
@@ -47,16 +47,16 @@ def ring_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.
 # exercise: lab0.ring_reduce_scatter
 def ring_reduce_scatter(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` over the ranks of `group`; returns chunk r of the result on rank r. `tensor`
-    stays as it is.
+    is not changed.
 
-    tensor: (n, ...), the same on every rank. Returned: (n/N, ...), rows tensor_split(N)[r]; n need
-    not divide. Sends: N-1 rounds, one chunk each to the right neighbour.
+    tensor: (n, ...), the same shape on every rank. Returned: (n/N, ...), rows tensor_split(N)[r]; N
+    need not divide n. Sends: N-1 rounds, one chunk each to the right neighbour.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     combine = combiner(op, tensor)
     chunks = tensor.detach().contiguous().tensor_split(world_size)
-    # one arrives while the other leaves
+    # one is received while the other is sent
     buffers = [torch.empty_like(chunks[0]) for _ in range(min(2, world_size))]
 
     partial = chunks[rank - 1]
@@ -67,17 +67,17 @@ def ring_reduce_scatter(tensor: Tensor, group: Group = None, op: Op = dist.Reduc
         partial = combine(received, mine, out=received)
     if world_size == 1:
         partial = partial.clone()
-    return divide_if_average(partial, op, world_size)  # partial no more: all N ranks are in it
+    return divide_if_average(partial, op, world_size)  # no longer partial: all N ranks are in it
 
 
 # exercise: lab0.ring_all_gather
 def ring_all_gather(chunk: Tensor, group: Group = None, out: Tensor | None = None) -> Tensor:
-    """Every rank's chunk, in rank order, on every rank; returns the full tensor.
+    """Gather every rank's chunk, in rank order, on every rank; returns the full tensor.
 
-    chunk: (rows, ...). out: (n, ...), where chunk r belongs at tensor_split(N)[r]; None: the chunks
-    are all of one size and the result is a new (N * rows, ...).
-    Sends: N-1 rounds, one chunk each to the right neighbour; (N-1)n elements over all ranks.
-    Raises ValueError if the shape of `chunk` is not that of this rank's chunk of `out`.
+    chunk: (rows, ...). out: (n, ...), where chunk r belongs at tensor_split(N)[r]; None: all chunks
+    have the same size, and the result is a new (N * rows, ...). Sends: N-1 rounds, one chunk each
+    to the right neighbour; (N-1)n elements over all ranks. Raises ValueError if the shape of
+    `chunk` is not that of this rank's chunk of `out`.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     right, left = (rank + 1) % world_size, (rank - 1) % world_size

@@ -14,8 +14,8 @@ from torch import Tensor
 def before_and_after() -> dict[str, tuple[Tensor | None, Tensor | None]]:
     """{collective: (this rank's values before it, its values afterwards)}, with root 0.
 
-    None where a rank gives nothing, or where the collective leaves its buffer undefined. Takes one
-    element per rank, on up to 9 ranks. Sends: each of the eight collectives once.
+    The values are None if a rank gives nothing, or if the collective leaves its buffer undefined.
+    Takes one element per rank, on up to 9 ranks. Sends: each of the eight collectives once.
     """
     rank, N = dist.get_rank(), dist.get_world_size()
     is_root = rank == 0

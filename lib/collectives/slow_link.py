@@ -5,9 +5,9 @@ held back.
 
 Each node has one NIC, which its ranks share, and which sends and receives at the same time. A
 message of m bytes from one node to another keeps the sender's NIC and the receiver's busy for
-m / bytes_per_second, as soon as both are free, and arrives seconds_per_message after that. Latency
-keeps no NIC busy: messages posted at once wait for it together. Messages inside a node are not
-delayed. This is the alpha and beta of `cost.hierarchical_time(..., across=...)`.
+m/bytes_per_second, as soon as both are free, and arrives seconds_per_message after that. Latency
+does not keep a NIC busy, so messages posted at the same time wait for it together. Messages inside
+a node are not delayed. This is the alpha and beta of `cost.hierarchical_time(..., across=...)`.
 
 How: a page of memory that all ranks map holds, for each NIC, the time until which it is busy. The
 sender adds the message's time to it, sleeps until the arrival, and only then posts the message. So
@@ -45,9 +45,8 @@ def slow_link(
     ranks are slow.
 
     Every rank of the world must enter it. seconds_per_message: alpha. bytes_per_second: 1 / beta,
-    of a node's NIC. Sends: a broadcast and a barrier of torch's, when entered.
-    Raises ValueError where `ranks_per_node` does not divide the world, RuntimeError inside another
-    slow_link.
+    of a node's NIC. Sends: a broadcast and a barrier of torch's, when entered. Raises ValueError if
+    `ranks_per_node` does not divide the world size, RuntimeError inside another slow_link.
     """
     world_size = dist.get_world_size()
     if ranks_per_node < 1 or world_size % ranks_per_node:
@@ -111,8 +110,8 @@ class NICs:
             os.unlink(path[0])
 
     def reserve(self, src, dst, seconds):
-        """Take the sending side of node `src` and the receiving side of `dst` for `seconds`;
-        returns when that ends."""
+        """Reserve the sending side of node `src` and the receiving side of `dst` for `seconds`.
+        Returns the time at which this ends."""
         sending, receiving = 16 * src, 16 * dst + 8
         with self.thread_lock:
             fcntl.lockf(self.file, fcntl.LOCK_EX)

@@ -29,9 +29,8 @@ def scatter(
     """Fill each rank's `tensor` with its entry of rank `src`'s `scatter_list`; returns it.
 
     tensor: this rank's part, any shape; parts may differ in size. scatter_list: N tensors on `src`,
-    None elsewhere (`full.tensor_split(N)` makes such a list).
-    Sends: N-1 messages from `src`. Raises ValueError for a list of another length or part of
-    another size.
+    None elsewhere (`full.tensor_split(N)` makes such a list). Sends: N-1 messages from `src`.
+    Raises ValueError for a list of any other length, or a part of any other shape on `src` itself.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     p2p.check_rank("the root is", src, world_size)
@@ -50,8 +49,8 @@ def gather(
     (None elsewhere).
 
     tensor: this rank's part; parts may differ in size. gather_list: N tensors to fill on `dst`,
-    None elsewhere. Sends: N-1 messages to `dst`. Raises ValueError for a list of another length or
-    part of another size.
+    None elsewhere. Sends: N-1 messages to `dst`. Raises ValueError for a list of any other length,
+    or a part of any other shape on `dst` itself.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     p2p.check_rank("the root is", dst, world_size)
@@ -86,7 +85,7 @@ def star_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.
 
 
 def _checked(name, parts, tensor, rank, world_size):
-    """`parts`, where there is one for each rank and this rank's fits; else ValueError."""
+    """`parts`. Raises ValueError unless there is one for each rank and this rank's fits."""
     if parts is None or len(parts) != world_size:
         given = "nothing" if parts is None else f"{len(parts)} tensors"
         raise ValueError(

@@ -44,8 +44,8 @@ def broadcast(tensor: Tensor, src: int, group: Group = None) -> Tensor:
 
 
 def reduce(tensor: Tensor, dst: int, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
-    """Reduce `tensor` over the ranks of `group` into rank `dst`'s `tensor`; returns it. The others
-    keep theirs.
+    """Reduce `tensor` over the ranks of `group` into rank `dst`'s `tensor`; returns it. The tensors
+    of other ranks do not change.
 
     Sends: each rank but `dst` sends once, n elements; (N-1)n in all, in ceil(log2 N) rounds.
     """
@@ -68,8 +68,8 @@ def reduce(tensor: Tensor, dst: int, group: Group = None, op: Op = dist.ReduceOp
 
 
 def tree_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
-    """Reduce `tensor` over the ranks of `group`, in place; returns it: up the tree to rank 0, then
-    down again.
+    """Reduce `tensor` over the ranks of `group`, in place, up the tree to rank 0 and down again;
+    returns it.
 
     Sends: 2 ceil(log2 N) rounds; 2(N-1)n elements in all, at most n ceil(log2 N) by one rank.
     Bit-identical on all ranks: rank 0 alone computes the result, and sends copies.

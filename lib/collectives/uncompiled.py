@@ -40,7 +40,7 @@ def uncompiled(function):
 
 
 class _AfterCompiler(importlib.abc.MetaPathFinder):
-    """Waits for the import of the compiler, and is then no longer asked."""
+    """Waits for the import of the compiler, and then removes itself."""
 
     def find_spec(self, name, path, target=None):
         if name != COMPILER:

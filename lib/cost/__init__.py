@@ -7,29 +7,29 @@ Formulas
     activations.py    bytes that a layer's activations take
     compute.py        operations per token, and days of training
     data_parallel.py  seconds of a step of data parallelism, and how it scales
-    exposed.py        seconds of messages that no compute hides
+    exposed.py        seconds of communication that no computation hides
     zero.py           what each stage of ZeRO keeps and sends
     clinic.py         jobs that run out of memory, and the cheapest remedy
-    goodput.py        what failures, saves and restarts cost a job, and how often to save
-    strategies.py     six ways to divide training: which fit, and how long a step waits for them
+    goodput.py        what failures, checkpoints and restarts cost a job; how often to save
+    strategies.py     six ways to divide training: which of them fit, and how long a step waits
 
 The model: what a plan costs
     hardware.py shapes.py plan.py stacks.py  GPUs and links, models, plans, software
-    matmul.py network.py                     seconds of a product, of a collective
-    layer.py sharding.py step.py             seconds of a layer, of data ranks' exchange, of a step
-    parts.py kept.py memory.py               who holds which parameters;
+    matmul.py network.py                     seconds of a matmul, of a collective
+    layer.py sharding.py step.py             seconds of a layer, of exchanging gradients, of a step
+    parts.py kept.py memory.py               which ranks have which parameters;
                                              bytes of a layer, of the fullest GPU
     by_hand.py                               memory, bubble and messages of a plan, on a page
-    volume.py                                numbers that a step on a mesh sends along each axis
+    volume.py                                elements that a step on a mesh sends along each axis
     bubbles.py                               bubble rates of pipeline schedules
-    measured.py                              a step on this machine, from what was measured on it
-    placement.py                             the same plan over nodes in another order of its axes
+    measured.py                              a step on this machine, from measurements on it
+    placement.py                             one plan, its mesh axes placed on nodes in any order
 
 Published facts
     published.py                             the tables in data/
     parameters.py ranges.py                  what is fitted to published runs (lib.calibration), and
                                              how sure a prediction is
-    tp_sweep.py                              steps over tp, and what its all-reduces take
+    tp_sweep.py                              steps for several tp, and what the all-reduces take
 
 Planning
     choose.py                                the fastest plan that fits, in one loop

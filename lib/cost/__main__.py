@@ -1,6 +1,6 @@
 """python -m lib.cost plan --model gpt-3-175b --gpu A100-80GB --gpus 1024 --batch 1536
 
-What fits, how fast, how sure.
+Lists the plans that fit, how fast each of them is, and how sure that is.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def parser():
 
 
 def main():
-    """Rank plans; a request that cannot be met ends with its reason, not with a traceback."""
+    """Rank plans. If a request cannot be met, exit with the reason and without a traceback."""
     asked = parser().parse_args()
     fixed = {name: getattr(asked, name) for name in (*FIXED, "recompute")}
     fixed = {name: value for name, value in fixed.items() if value is not None}

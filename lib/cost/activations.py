@@ -2,12 +2,12 @@
 
     s b h (34 + 5 a s / h)    bytes per layer, 16-bit activations
 
-s tokens per sequence, b sequences, h hidden size, a heads. The 34 s b h are inputs of the layer's
-matrix products, of its norms and of GeLU, and dropout masks; the 5 a s^2 b are the attention
-scores, a number per pair of tokens and head, which a fused attention kernel does not keep.
+s tokens per sequence, b sequences, h hidden size, a heads. The 34 s b h are the inputs of the
+layer's matmuls, of its norms and of GeLU, and dropout masks. The 5 a s^2 b are the attention
+scores, 5 bytes for each head and pair of tokens, which a fused attention kernel does not keep.
 
 Source: Korthikanti et al. 2022, equation 2 (no tensor parallelism, no recomputation); embedding and
-loss left out.
+loss are left out.
 """
 
 

@@ -9,18 +9,18 @@
     ZB-2p                     cost = ideal                     +   (p-1) c
 
 F, I, W: seconds of forward, and of backward's two halves, of a rank's layers for one micro-batch;
-c: of a message. With more micro-batches in flight than 1F1B keeps, only W is put off further; what
-stays idle is what W cannot fill. ZB-H2's line is the paper's schedule (section 2.3) with a message
-each way for each rank but the first: the four digits of table 5. The paper's ZB-V and ZB-2p are
-schedules that a heuristic found. Their lines here are ours, not the paper's: what is left if
-everything but messages can be filled. From m = 4p on they come within half a point of the published
-rates; with fewer micro-batches ZB-2p's is a bound that the heuristic need not reach, between it and
-ZB-H2's.
+c: of a message. If more micro-batches are in flight than in 1F1B, W can be delayed further, and a
+rank is only idle for the time that W cannot fill. ZB-H2's formula is for the paper's schedule
+(section 2.3), with a message each way for each rank except the first; it gives the four digits of
+table 5. The paper's ZB-V and ZB-2p are schedules that a heuristic found. Their formulas here are
+ours, and not the paper's: ZB-V's is what W cannot fill, and ZB-2p's is what messages alone leave
+idle. For m = 4p and above they are within half a point of the published rates. With fewer
+micro-batches ZB-2p's formula is a lower bound, and the heuristic's rate is between it and ZB-H2's.
 
 The published rates are computed, not measured. For interleaved 1F1B their authors let only the
-first of p micro-batches that come round together wait for the message between the last rank and the
-first; `patient` does the same. (lib.pipeline.simulate lets each wait, as each must: up to 0.35
-points more.)
+first of every p micro-batches wait for the message between the last rank and the first; `patient`
+does the same. (lib.pipeline.simulate lets each of them wait, as it has to in reality, which gives
+up to 0.35 points more.)
 
 Source of the times: Qi et al. 2024 (arXiv 2401.10241), table 9, in data/zero_bubble_times.csv.
 Table 8 does not print its times: F + I are scaled from table 9, W and c inferred from two of its
@@ -34,12 +34,12 @@ from lib.pipeline import dependencies_of, interleaved, one_f_one_b, simulate, zb
 from lib.pipeline.actions import count_stages
 from lib.pipeline.validate import walk
 
-# and two less: embedding and loss count as one each
+# The models have two layers fewer: embedding and loss count as a layer each.
 LAYERS = {"1.5B": 24, "6.2B": 32, "14.6B": 48, "28.3B": 64}
 SCHEDULES = ("1f1b-i", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v")
 WITHIN = 0.005  # of a published rate
-MOST = 1024  # micro-batches: the clock takes about a second for them
-SEARCHED = {  # whose numbers these are
+MOST = 1024  # micro-batches, for which the clock takes about a second
+SEARCHED = {  # says whose numbers these are
     "zb-2p": "ours: what messages alone leave idle, not the schedule that the paper's heuristic "
     "found",
     "zb-v": "ours: what W cannot fill, not the schedule that the paper's heuristic found",
@@ -48,10 +48,10 @@ SEARCHED = {  # whose numbers these are
 
 @functools.cache
 def bubble_rate(schedule, p, m, times, message, v=1):
-    """The rate of `schedule`, one of SCHEDULES; v: stages per rank of "1f1b-i".
+    """The bubble rate of `schedule`, one of SCHEDULES; v: stages per rank of "1f1b-i".
 
-    times: (F, I, W) of a rank's layers, for one micro-batch; message: seconds between neighbours,
-    same unit. Raises ValueError for another schedule.
+    times: (F, I, W) of a rank's layers, for one micro-batch; message: the time of a message between
+    neighbours, in the same unit. Raises ValueError for any other schedule.
     """
     F, I, W = times
     ideal = m * (F + I + W)
@@ -76,8 +76,8 @@ def bubble_rate(schedule, p, m, times, message, v=1):
 
 
 def patient(schedule, times, message):
-    """Makespan by the clock of lib.pipeline.simulate, less the waits between last and first rank
-    that are left out."""
+    """The makespan by the clock of lib.pipeline.simulate, except that most micro-batches do not
+    wait for messages between the last rank and the first."""
     p, n_stages = len(schedule), count_stages(schedule)
     free, end = [0.0] * p, {}
     for rank, action in walk(schedule):
@@ -92,16 +92,16 @@ def patient(schedule, times, message):
 
 
 def schedule_of(label):
-    """The schedule that a row's label ends in ("6.2B-m64-1f1b-i"); None if it names none."""
+    """The schedule with which a row's label ends ("6.2B-m64-1f1b-i"); None if it names none."""
     return next((schedule for schedule in SCHEDULES if label.endswith("-" + schedule)), None)
 
 
 def measured_times(model, p, m, micro_batch=None):
-    """((F, I, W), message) in milliseconds of "1.5B", "6.2B", "14.6B" or "28.3B" on p ranks: the
-    row of nearest m.
+    """((F, I, W), message) in milliseconds of the model "1.5B", "6.2B", "14.6B" or "28.3B" on p
+    ranks, from the row with the nearest m.
 
-    micro_batch: sequences in one. None: not stated, as in table 8, so its times are taken where
-    there are some. Raises ValueError for a model and p that have none.
+    micro_batch: sequences in one, or None if it is not stated, as in table 8, whose times are then
+    used if there are any. Raises ValueError if there is no row for this model and p.
     """
     rows = [row for row in table("zero_bubble_times") if row["model"] == model and row["p"] == p]
     if micro_batch is None:
@@ -118,11 +118,11 @@ def measured_times(model, p, m, micro_batch=None):
 
 
 def published_rate(label, p, m, v, micro_batch=None):
-    """(rate, low, high) of a row of tables 5 and 8, by its label: model, then schedule last. Raises
-    ValueError.
+    """(rate, low, high) of a row of tables 5 and 8, by its label, which begins with the model and
+    ends with the schedule. Raises ValueError.
 
-    low, high: half a point to both sides, which holds every published rate from m = 4p on; a
-    searched schedule with fewer micro-batches can be as idle as ZB-H2.
+    low, high: half a point to either side, which contains every published rate for m = 4p and
+    above. With fewer micro-batches, ZB-2p can be as idle as ZB-H2.
     """
     schedule, model = schedule_of(label), label.split("-")[0]
     if schedule is None:
@@ -151,14 +151,14 @@ def published_rate(label, p, m, v, micro_batch=None):
 
 
 def published_runs():
-    """Rows of tables 4, 5 and 9 put together, as dicts, for 1F1B, interleaved 1F1B and ZB-H1.
+    """The rows of tables 4, 5 and 9 for 1F1B, interleaved 1F1B and ZB-H1, combined into dicts.
 
     model, p, m, v, schedule     "1F1B", "interleaved 1F1B" or "ZB-H1"
     times, message               {"F": ..., "I": ..., "W": ..., "B": ...} of a stage, and of a
                                  message, in milliseconds, profiled on the authors' GPUs
-    computed                     the bubble that they computed from these times
-    samples                      measured: samples per second and GPU. Table 4 has no ZB-H1: this is
-                                 ZB-1p's, which has the same memory and the same computed bubble
+    computed                     the bubble rate that they computed from these times
+    samples                      measured samples per second and GPU. Table 4 has no ZB-H1, so this
+                                 is that of ZB-1p, with the same memory and computed bubble rate
     micro_batch                  samples in one micro-batch
     """
     labels = {"1F1B": "1f1b", "interleaved 1F1B": "1f1b-i", "ZB-H1": "zb-1p"}

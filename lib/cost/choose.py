@@ -1,12 +1,12 @@
-"""The fastest plan that fits, by trying them all: what a planner is, in one loop.
+"""The fastest plan that fits, found by trying them all: a planner in one loop.
 
-    tp    a divisor of the heads, and of the GPUs of a node      never across nodes: it sends most
+    tp    a divisor of the heads, and of the GPUs of a node      not across nodes: it sends the most
     pp    a divisor of the layers
     dp    the GPUs that are left: gpus / (tp pp), if that is whole
-    b     a divisor of the batch's rows on one data rank
+    b     a divisor of the sequences on one data rank
 
-What a plan needs and takes is asked of two functions, so any cost model will do: by_hand.py, or the
-one that `python -m lib.cost plan` uses on a larger space (search.py).
+The memory and the seconds of a plan come from two functions, so any cost model can be used:
+by_hand.py, or the one with which `python -m lib.cost plan` searches a larger space (search.py).
 """
 
 from lib.cost.plan import Plan
@@ -15,13 +15,12 @@ from lib.cost.search import divisors
 
 # exercise: lab6.choose_plan
 def choose_plan(model, gpu, gpus, batch, memory, seconds):
-    """The Plan that takes least time of those that fit, of ZeRO stage 1, with sequence parallelism
-    if tp > 1.
+    """The fastest Plan that fits, with ZeRO stage 1, and with sequence parallelism if tp > 1.
 
-    model: .layers .heads; gpu: .memory, bytes, and .per_node, GPUs that share a node; gpus: how
-    many; batch: sequences per step. memory(plan): bytes on its fullest GPU, which must not be more
-    than gpu.memory; seconds(plan): of a step. Of equally fast plans: the one that needs least
-    memory. Raises ValueError if none fits.
+    model: has .layers and .heads; gpu: has .memory, in bytes, and .per_node, the number of GPUs
+    that share a node; gpus: how many there are; batch: sequences per step. memory(plan): bytes on
+    the plan's fullest GPU, which must not exceed gpu.memory; seconds(plan): of a step. Of equally
+    fast plans, the one that needs the least memory is returned. Raises ValueError if none fits.
     """
     found = []
     for tp in divisors(model.heads):

@@ -10,15 +10,16 @@
         model state: weights, gradients, Adam       offload              the link to the host
         forward                    backward
 
-Mixed precision with Adam, 16 bytes per parameter. A layer keeps 34 bytes per token and unit of
-hidden size (Korthikanti et al. 2022, equation 2, without the scores, which FlashAttention does not
-keep); a checkpointed layer keeps its 16-bit input. The loss has the logits in 16 bits and a copy in
-fp32. At stage 3 two units are unsharded at a time, with the full gradients of as many. Embedding
-and head are sharded like layers, as units of their own (so torchtitan wraps them): no root stays
-unsharded. A unit has parameters / layers; with the head as one of the two units, Llama 3 would need
-at most 1 GB more.
+The jobs use mixed precision with Adam, 16 bytes per parameter. A layer keeps 34 bytes per token and
+unit of hidden size (Korthikanti et al. 2022, equation 2, without the scores, which FlashAttention
+does not keep); a checkpointed layer keeps its 16-bit input. The loss has the logits in 16 bits and
+a copy in fp32. At stage 3 two units are unsharded at a time, together with the full gradients of
+two units. Embedding and head are units of their own, as torchtitan wraps them, and are sharded like
+layers, so no root unit stays unsharded. We assume that a unit has parameters / layers elements; if
+the head is one of the two units, Llama 3 needs at most 1 GB more.
 
-These are estimates for choosing, with one number for each effect. `lib.cost.memory` is finer.
+These estimates are meant for choosing, with one number for each effect. `lib.cost.memory` is more
+detailed.
 """
 
 from itertools import product
@@ -29,11 +30,11 @@ from lib.cost.search import search
 from lib.cost.shapes import load
 
 LAYER, INPUT, LOGITS = 34, 2, 6  # bytes per token, and per hidden unit or vocabulary entry
-USABLE = 66e9  # of a GPU of 80 GB; the rest goes to the allocator and to libraries
+USABLE = 66e9  # bytes of a GPU of 80 GB; the rest is for the allocator and for libraries
 
 
 class Job(NamedTuple):
-    """A model and the batch that somebody tried to train it with."""
+    """A model, and the batch with which its training ran out of memory."""
 
     name: str
     parameters: float
@@ -55,7 +56,7 @@ class Remedy(NamedTuple):
     micro_batch: int
 
 
-# of one sequence at a time, for a figure
+# with one sequence at a time, for a figure
 EXAMPLES = {
     "data parallelism": Remedy(0, False, False, 1),
     "ZeRO-1": Remedy(1, False, False, 1),
@@ -86,9 +87,9 @@ def choose_remedy(job: Job, usable: float = USABLE) -> Remedy | None:
     """The cheapest Remedy with which the peak of `job` is at most `usable` bytes per GPU; None if
     no remedy is enough.
 
-    Without offload is cheaper than with it; among equals, without checkpointing is cheaper; then
-    the larger micro-batch, of job.micro_batch, half of it, a quarter (rounded down) and so on to 1;
-    then the lower stage.
+    A remedy without offload is cheaper than one with it. Among these, one without checkpointing is
+    cheaper; then the one with the larger micro-batch, out of job.micro_batch, half of it, a quarter
+    (rounded down) and so on to 1; then the one with the lower stage, out of 1, 2 and 3.
     """
     for offload, checkpointing in product((False, True), repeat=2):
         micro_batch = job.micro_batch
@@ -102,8 +103,8 @@ def choose_remedy(job: Job, usable: float = USABLE) -> Remedy | None:
 
 
 def peak_bytes(job: Job, remedy: Remedy) -> float:
-    """Bytes on a GPU when they are most: when the loss is computed, or, with checkpointing, perhaps
-    when the last layer is recomputed."""
+    """Bytes on a GPU at the peak, which is when the loss is computed or, with checkpointing,
+    perhaps when the last layer is recomputed."""
     tokens = remedy.micro_batch * job.seq
     layer, logits = LAYER * tokens * job.hidden, LOGITS * tokens * job.vocab
     if remedy.checkpointing:
@@ -131,9 +132,9 @@ def state_parts(job, remedy):
 
 
 def planned(job: Job, **fixed: int) -> str:
-    """The fastest plan that the planner finds for the same model and GPUs, H100 with 80 GB, and 256
-    sequences per step: in words. fixed: settings that are asked for, such as tp=1. The planner is
-    free to choose another micro-batch, and it does not offload the optimizer."""
+    """In words, the fastest plan that the planner finds for the same model and as many GPUs, H100
+    with 80 GB, and 256 sequences per step. fixed: settings that are required, such as tp=1. The
+    planner is free to choose another micro-batch, and it does not offload the optimizer."""
     model = load("llama3-8b" if job.hidden == 4096 else "llama3-70b", seq=job.seq)
     found = search(model, gpus()["H100-80GB"], job.gpus, 256, fixed=fixed)
     if not found:

@@ -4,10 +4,11 @@
     backward    4                          the same again for the gradient of the inputs,
                                            and for that of the weights
     recompute  +2                          the forward pass once more,
-                                           where activations were not kept
+                                           if activations were not kept
 
-6 P T in all, 8 P T with recomputation, for P parameters and T tokens. The attention scores are left
-out: for sequences of s tokens and hidden size h they add about s / (6h), which is 3 % for GPT-3.
+This makes 6 P T in all for P parameters and T tokens, or 8 P T with recomputation. The attention
+scores are left out: for sequences of s tokens and hidden size h they add about s / (6h), which is
+3 % for GPT-3.
 
 Sources: Kaplan et al. 2020, section 2.1, for 6 P per token; Narayanan et al. 2021, section 5.1, for
 8 P T and the run below: GPT-3 (175 billion parameters) on 300 billion tokens and 1024 A100 at 140

@@ -1,5 +1,5 @@
-"""How long one step of data parallelism takes, how it scales, and from which batch on communication
-hides.
+"""How long one step of data parallelism takes, how it scales, and how large a batch has to be to
+hide the communication.
 
     after backward    [ forward ][     backward     ][ c ][ c ][ c ][ c ]
 
@@ -16,17 +16,19 @@ c            seconds of one bucket's all-reduce
     t = F + B + K c                                         after backward
     t = F + max(B + c, B/K + K c)                           overlapped
 
-The maximum: either backward is the longer, and its last bucket sticks out, or communication is, and
-begins once the first bucket is ready. The two meet at B = K c. Both B and F grow with the rows, c
-does not: so there is a break-even number of rows per rank, K c / (seconds of backward per row),
-above which all but the last bucket is hidden. (Not the "critical batch" of McCandlish et al. 2018,
-above which a larger batch saves few updates.)
+The maximum has two cases. If backward takes longer, only the last bucket is exposed. If
+communication takes longer, it begins once the first bucket is ready and then runs without a break.
+The two are equal at B = K c. B and F grow with the rows and c does not, so there is a break-even
+number of rows per rank, K c / (seconds of backward per row), above which all but the last bucket is
+hidden. (This is not the "critical batch" of McCandlish et al. 2018, above which a larger batch
+saves few updates.)
 
-compute: (forward, backward), seconds per row; link: (alpha, beta) of a rank's own link, everywhere
-in this file. What it leaves out: the optimizer's step, copies to and from buckets, and that a
-device may compute more slowly while it communicates, or on few rows. Sources: Li et al. 2020,
-"PyTorch Distributed", for buckets and overlap; Patarasuk & Yuan 2009 for the ring; Kaplan et al.
-2020, section 2.1, for 2 and 4 operations per parameter and token.
+Everywhere in this file, compute is (forward, backward) in seconds per row, and link is (alpha,
+beta) of a rank's own link. The model leaves out the optimizer's step, copies to and from buckets,
+and that a device may compute more slowly while it communicates, or on few rows.
+
+Sources: Li et al. 2020, "PyTorch Distributed", for buckets and overlap; Patarasuk & Yuan 2009 for
+the ring; Kaplan et al. 2020, section 2.1, for 2 and 4 operations per parameter and token.
 """
 
 from typing import NamedTuple
@@ -35,7 +37,7 @@ from lib.collectives.cost import COST
 
 
 class Step(NamedTuple):
-    """Seconds of one step on each rank."""
+    """Seconds of one step, on each rank."""
 
     forward: float
     backward: float
@@ -49,13 +51,13 @@ class Step(NamedTuple):
 
     @property
     def hidden(self):
-        """The share of communication that runs beside backward, 0 to 1; 0 where there is
-        nothing to hide."""
+        """The share of communication that backward hides, from 0 to 1; 0 if there is no
+        communication."""
         return max(0.0, 1 - self.exposed / self.communication) if self.communication else 0.0
 
     @property
     def share(self):
-        """The share of the step that is exposed communication, 0 to 1."""
+        """The share of the step that is exposed communication, from 0 to 1."""
         return self.exposed / self.seconds
 
 
@@ -66,7 +68,7 @@ def ring_time(n_bytes, N, link):
 
 
 def bucketed_step(rows, N, n_bytes, compute, link, buckets):
-    """The Step of N ranks with `rows` rows each, that send their gradients after backward, in
+    """The Step of N ranks with `rows` rows each, which send their gradients after backward, in
     `buckets` buckets."""
     F, B = (rows * seconds for seconds in compute)
     c = ring_time(n_bytes / buckets, N, link)
@@ -74,7 +76,7 @@ def bucketed_step(rows, N, n_bytes, compute, link, buckets):
 
 
 def overlapped_step(rows, N, n_bytes, compute, link, buckets):
-    """The Step of N ranks with `rows` rows each, that send each of `buckets` equal buckets as soon
+    """The Step of N ranks with `rows` rows each, which send each of `buckets` equal buckets as soon
     as it is ready."""
     F, B = (rows * seconds for seconds in compute)
     c = ring_time(n_bytes / buckets, N, link)
@@ -83,12 +85,12 @@ def overlapped_step(rows, N, n_bytes, compute, link, buckets):
 
 
 def bucket_times(ready, seconds):
-    """[(begin, end), ...] of each bucket's all-reduce, one after the other, none before it is
-    ready.
+    """[(begin, end), ...] of the buckets' all-reduces, which run one after the other, none before
+    its bucket is ready.
 
-    ready: when each bucket is complete, in the order in which they leave. seconds: how long each
-    takes. This is what the formula of `overlapped_step` sums up for equal buckets; use it for
-    others.
+    ready: when each bucket is complete, in the order in which they are sent. seconds: how long each
+    all-reduce takes. For equal buckets the formula of `overlapped_step` gives the same end; use
+    this function for all others.
     """
     times, free = [], 0.0
     for is_ready, takes in zip(ready, seconds, strict=True):
@@ -99,34 +101,34 @@ def bucket_times(ready, seconds):
 
 
 def strong_scaling(step, batch, ranks, *costs):
-    """[rows per second, ...] for each N of `ranks`, the whole batch of `batch` rows divided among
-    them.
+    """[rows per second, ...] for each N of `ranks`, with the full batch of `batch` rows divided
+    among them.
 
-    step: `bucketed_step` or `overlapped_step`; costs: what it takes after N. On one rank it is 1 /
-    sum(compute).
+    step: `bucketed_step` or `overlapped_step`; costs: its arguments after N. On one rank the result
+    is 1 / sum(compute).
     """
     return [batch / step(batch / N, N, *costs).seconds for N in ranks]
 
 
 def weak_scaling(step, rows, ranks, *costs):
-    """[rows per second, ...] for each N of `ranks`, each of them with `rows` rows: the
+    """[rows per second, ...] for each N of `ranks`, with `rows` rows on each rank, so that the
     batch grows with N."""
     return [N * rows / step(rows, N, *costs).seconds for N in ranks]
 
 
 def break_even_rows(N, n_bytes, compute, link, buckets):
-    """Rows per rank at which communication takes as long as backward, K c = B: the least that
-    overlap can hide.
+    """Rows per rank at which communication takes as long as backward, K c = B. With fewer rows,
+    overlap cannot hide it.
 
-    In rows, (2(N-1) K alpha + 2(N-1)/N n beta) / (backward per row): the bytes' part levels off
-    with N, that of the latency grows with it. In tokens, without latency, with 2 bytes per gradient
-    and 4 operations per parameter and token, the model's size cancels: operations per second /
-    bytes per second (Austin et al. 2025, part 5).
+    This is (2(N-1) K alpha + 2(N-1)/N n beta) / (backward per row). The term of the bytes levels
+    off as N grows, whereas that of the latency keeps growing. Counted in tokens, without latency,
+    with 2 bytes per gradient and 4 operations per parameter and token, the model's size cancels,
+    and operations per second / bytes per second remains (Austin et al. 2025, part 5).
     """
     return buckets * ring_time(n_bytes / buckets, N, link) / compute[1]
 
 
 def seconds_per_token(parameters, flops):
-    """compute, (forward, backward), of a model on a device that achieves `flops`
+    """(forward, backward): seconds per token of a model on a device that achieves `flops`
     operations per second."""
     return 2 * parameters / flops, 4 * parameters / flops

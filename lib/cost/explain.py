@@ -4,8 +4,8 @@
     matmul         12.1 s  12.0 s
     bubble          0.8 s   1.9 s       <- here the runner-up loses
 
-The runner-up is the best plan with other degrees: plans that differ only in ZeRO stage or
-micro-batch say little.
+The runner-up is the best plan with other degrees, because a comparison with a plan that differs
+only in its ZeRO stage or micro-batch says little.
 """
 
 from math import inf
@@ -35,10 +35,10 @@ WORDS = {
 
 
 def compare(best, other):
-    """(component, seconds) in which `other` spends most more than `best`, and in which it saves
-    most.
+    """Two (component, seconds): that in which `other` loses the most against `best`, and that in
+    which it saves the most (negative seconds).
 
-    best, other: {component: seconds}, as of lib.cost.step.step_seconds.
+    best, other: {component: seconds}, as lib.cost.step.step_seconds returns them.
     """
     more = {name: other[name] - best[name] for name in best}
     worst, saved = max(more, key=more.get), min(more, key=more.get)
@@ -46,8 +46,8 @@ def compare(best, other):
 
 
 def runner_up(found):
-    """The best Choice with other degrees than found[0]; found[1] if all have the same; None if
-    there is but one."""
+    """The best Choice with other degrees than found[0]; found[1] if all have the same degrees; None
+    if there is only one Choice."""
     degrees = lambda plan: (plan.tp, plan.pp, plan.dp, plan.cp, plan.ep)
     others = [choice for choice in found[1:] if degrees(choice.plan) != degrees(found[0].plan)]
     return others[0] if others else (found[1] if len(found) > 1 else None)
@@ -80,13 +80,13 @@ def hours(seconds, gpus, tokens_per_step, tokens):
 
 def report(name, device, gpus, batch, seq=None, precision="bf16", show=10, tokens=1e9, fixed=None):
     """The text of `python -m lib.cost plan`: what fits, fastest first, how sure that is, and why
-    the best wins.
+    the best plan wins.
 
-    name: of a model, or a .json file; device: of a GPU; gpus: how many; batch: sequences per step;
-    seq: tokens in each; tokens: of the whole training; fixed: {field of Plan: value} that every
-    plan must have.
-    Raises ValueError for names that are not known, and for a request that cannot be met, with what
-    would make it possible.
+    name: a model's name, or a .json file; device: a GPU's name; gpus: how many; batch: sequences
+    per step; seq: tokens in each; tokens: of the complete training; fixed: {field of Plan: value}
+    that every plan must have.
+    Raises ValueError for names that are not known, and for a request that cannot be met. The
+    message then says what would make it possible.
     """
     model, device = load(name, seq), gpu(device)
     if gpus < 1 or batch < 1:

@@ -1,21 +1,22 @@
-"""Exposed communication: the seconds of messages that no compute hides and that lengthen a step.
+"""Exposed communication: the seconds of messages that no computation hides, which lengthen a step.
 
     compute     [=======]  [===============]            [==]
     messages         [===========]     [========][====]
     exposed              ##                 ###########
 
-On a GPU, compute are the kernels on its streams, and messages NCCL's kernels, which also wait for
-slower ranks.
+On a GPU, `compute` is the time of its compute kernels, and `messages` that of NCCL's kernels, which
+includes their waiting for slower ranks.
 """
 
 
 # exercise: lab1.exposed_seconds
 def exposed_seconds(compute, messages):
-    """Seconds in which a message is under way and nothing computes: the union of `messages` without
-    that of `compute`.
+    """Seconds in which a message is in flight while nothing computes: the union of `messages`
+    without that of `compute`.
 
-    compute, messages: of one rank, lists of (start, end), start <= end, of one unit, which the
-    result has, too; in any order; they may overlap, touch, lie in each other, or be none.
+    compute, messages: lists of (start, end) of one rank, with start <= end, all in the same unit,
+    which is also that of the result. The intervals may be in any order, overlap, touch or contain
+    each other, and a list may be empty.
     """
     edges = [
         (time, what, by)

@@ -1,24 +1,24 @@
-"""What a job loses to failures, to its saves and to its restarts, and how often to save so that it
-loses least.
+"""How much of its time a job loses to failures, to saving checkpoints and to restarts, and how
+often to save so that it loses the least.
 
     |restart| interval |save| interval |save| inte X restart| interval |save| interval |sa X ...
               [= kept =]     [= kept =]     [lost]          [= kept =]     [==== lost ====]
 
-T  interval, of computing between two saves        S  save, during which training stands still
-R  restart, from a failure until training goes on  M  mtbf, mean time between failures of the job
+T  interval of computing between two saves         S  save, during which training pauses
+R  restart, from a failure until training resumes  M  mtbf, mean time between failures of the job
 
 All four are in seconds.
 
     P(k or more saves between failures)   e^(-(R + k (T + S)) / M)
     saves between failures, on average    its sum over k = 1, 2, ... = e^(-R/M) / (e^((T+S)/M) - 1)
     lost share                            1 - T/M times that
-    where T, S and R are small against M  about S/T + (T/2 + R) / M
-    least lost                            (1 - T/M) e^((T+S)/M) = 1 for any R: about sqrt(2 S M)
+    if T, S and R are small against M     about S/T + (T/2 + R) / M
+    least lost                            (1 - T/M) e^((T+S)/M) = 1 for any R: T about sqrt(2 S M)
 
-Assumed: failures come at a constant rate and independent of each other, so that times between them
-are exponential; they come during saves and restarts, too; a save that is cut short is none, and all
-others can be loaded; the job is long against M. goodput = 1 - lost share, of the steps that an
-undisturbed job would do in the time.
+We assume that failures occur at a constant rate and independently of each other, so that the times
+between them are distributed exponentially, and that they also occur during saves and restarts. A
+save that is interrupted is useless, and all others can be loaded. The job is long compared with M.
+goodput = 1 - lost share: the share of the steps that an undisturbed job would do in that time.
 
 Sources: Young 1974, "A first order approximation to the optimum checkpoint interval", for the
 square root; Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart
@@ -35,24 +35,24 @@ SECONDS_PER_DAY = 24 * 60 * 60
 
 
 class Failures(NamedTuple):
-    """What was counted of a job."""
+    """How many failures a published job had."""
 
     days: float
     failures: int
     gpus: int
 
 
-# unexpected ones; 47 were planned, 58.7 % of the 419 are GPUs'
+# unexpected interruptions, of which 58.7 % were failures of GPUs; 47 more were planned
 LLAMA_3 = Failures(days=54, failures=419, gpus=16_384)
 
 
 # exercise: lab6.job_mtbf
 def job_mtbf(days, failures, gpus, job_gpus):
-    """Seconds between two failures of a job on `job_gpus` GPUs, if one on `gpus` GPUs had
-    `failures` in `days` days.
+    """Mean seconds between two failures of a job on `job_gpus` GPUs, if a job on `gpus` GPUs had
+    `failures` failures in `days` days.
 
-    Each GPU, with its share of hosts and network, fails at the same rate; the first that fails
-    stops the job.
+    Each GPU, together with its share of hosts and network, fails at the same rate, and the first
+    one that fails stops the job.
     """
     of_a_gpu = days * SECONDS_PER_DAY * gpus / failures
     return of_a_gpu / job_gpus
@@ -60,11 +60,10 @@ def job_mtbf(days, failures, gpus, job_gpus):
 
 # exercise: lab6.lost_share
 def lost_share(interval, save, restart, mtbf):
-    """The share of time, 0 to 1, in which a job does not do work that it keeps. All four in
-    seconds.
+    """The share of time, from 0 to 1, in which a job does no work that it keeps. All four arguments
+    are in seconds.
 
-    Raises ValueError for an interval or mtbf that is not above 0, and for a save or restart below
-    0.
+    Raises ValueError if interval or mtbf is not above 0, or if save or restart is below 0.
     """
     if not (0 < interval < inf and mtbf > 0 and save >= 0 and restart >= 0):
         raise ValueError(
@@ -79,9 +78,11 @@ def lost_share(interval, save, restart, mtbf):
 
 # exercise: lab6.best_interval
 def best_interval(save, mtbf):
-    """Seconds of computing between two saves with which a job loses least. save, mtbf: seconds.
+    """The seconds of computing between two saves with which a job loses the least. save, mtbf:
+    seconds.
 
-    Raises ValueError where one is not above 0: who saves in no time saves after every step.
+    Raises ValueError if one of them is not above 0. (A job whose saves took no time would save
+    after every step.)
     """
     if not (0 < save < inf and 0 < mtbf < inf):
         raise ValueError(
@@ -97,22 +98,22 @@ def best_interval(save, mtbf):
 
 
 def young(save, mtbf):
-    """Young's interval, in seconds: good where it is short against mtbf."""
+    """Young's interval, in seconds. It is accurate if it is short compared with mtbf."""
     return (2 * save * mtbf) ** 0.5
 
 
 def kept_work(gaps, interval, save, restart):
-    """Seconds of work that are kept between failures that lie so far apart: whole intervals, each
-    saved. (...) -> (...)
+    """Seconds of work that are kept in each gap between two failures: the complete intervals, each
+    of which was saved. (...) -> (...)
 
-    gaps: seconds from one failure to the next. Each begins with a restart; a failure may come
-    before it is over.
+    gaps: seconds from one failure to the next. Each gap begins with a restart, and a failure may
+    interrupt that.
     """
     return interval * np.floor(np.maximum(0.0, np.asarray(gaps) - restart) / (interval + save))
 
 
 def simulated(interval, save, restart, mtbf, failures=10_000, jobs=1, seed=0):
-    """Lost shares of `jobs` jobs, (jobs,), each of so many failures drawn at random: no
-    formula, a clock."""
+    """The lost shares of `jobs` jobs, (jobs,), simulated with this number of random failures
+    each."""
     gaps = np.random.default_rng(seed).exponential(mtbf, (jobs, failures))
     return 1 - kept_work(gaps, interval, save, restart).sum(axis=1) / gaps.sum(axis=1)

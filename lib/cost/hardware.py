@@ -1,16 +1,16 @@
 """GPUs and the links between them: what the makers state, and what NCCL reaches over a link.
 
-    peak      operations per second of dense matrix products, by number format
+    peak      operations per second of dense matmuls, by number format
     hbm       bytes per second between the chip and its memory
     link      bytes per second of a ring inside a node (NVLink), as nccl-tests measured it: bus
               bandwidth
-    nic       bytes per second of each GPU's share of the network cards
+    nic       bytes per second of each GPU's share of its node's NICs
     host      bytes per second to the host's memory, one way: PCIe, or NVLink-C2C on a Grace
               superchip
-    per_node  GPUs that NVLink connects: 8, or 64 in an NVL72 rack
+    per_node  GPUs that NVLink connects: 8, for the V100 16, in an NVL72 rack 64
 
-A family is what shares one measured efficiency: A100-40GB and A100-80GB are the same chip. Data and
-sources: data/machines.csv.
+GPUs of one family share one measured efficiency: A100-40GB and A100-80GB, for example, are the same
+chip. Data and sources: data/machines.csv.
 """
 
 import functools
@@ -32,17 +32,17 @@ class GPU(NamedTuple):
     fp4: float
     hbm: float  # bytes/s
     link: float  # bytes/s of a ring inside the node
-    nic: float  # bytes/s, this GPU's share of its node's network cards
+    nic: float  # bytes/s, this GPU's share of its node's NICs
     per_node: int
     sms: int  # multiprocessors, each of which computes one tile at a time
     host: float  # bytes/s to the host's memory, one way
 
     def peak(self, precision):
-        """FLOP/s of matrix products in `precision`: fp32 and tf32 are not known here."""
+        """FLOP/s of matmuls in `precision`: bf16, fp16, fp8 or fp4."""
         return {"bf16": self.bf16, "fp16": self.bf16, "fp8": self.fp8, "fp4": self.fp4}[precision]
 
     def lacks(self, precision):
-        """Why it has no matrix products in `precision`; None if it has."""
+        """Why this GPU has no matmuls in `precision`; None if it has them."""
         slower = {"fp8": "bf16", "fp4": "fp8"}.get(precision)
         if slower and self.peak(precision) <= self.peak(slower):
             return (
@@ -53,7 +53,7 @@ class GPU(NamedTuple):
 
 @functools.cache
 def gpus():
-    """{name: GPU} of all that the table holds."""
+    """{name: GPU} of all GPUs in the table."""
     found = {}
     for row in table("machines"):
         rates = [row[f"{name}_TFLOPs"] * 1e12 for name in ("bf16", "fp8", "fp4")]
@@ -64,9 +64,9 @@ def gpus():
 
 
 def gpu(name):
-    """The GPU called `name`; the bare name of a family means its 80 GB version, or its only one.
+    """The GPU called `name`; "A100" and "H100" mean the 80 GB versions, and "V100" the 32 GB one.
 
-    Raises ValueError for a GPU that is not in the table, with those that are.
+    Raises ValueError, which lists the GPUs in the table, for one that is not there.
     """
     known = gpus()
     for full in (name, f"{name}-80GB", f"{name}-32GB"):
@@ -79,10 +79,11 @@ def gpu(name):
 
 def default_all_reduce(device, n_bytes=2**33):
     """Bus bandwidth in bytes/s of NCCL's all-reduce of `n_bytes` on 8 GPUs with its default
-    settings, next to `link`, which is what its ring reaches; None where nothing was published.
+    settings; None if nothing was published. (`link` is what NCCL's ring reaches.)
 
-    On Hopper and Blackwell the default for large tensors is NVLS, where the NVLink switch adds.
-    NVLink 4 was measured on H200 and NVLink 5 on B200. (S. Bekman, Machine Learning Engineering.)
+    On Hopper and Blackwell the default for large tensors is NVLS, where the NVLink switch does the
+    additions. NVLink 4 was measured on H200 and NVLink 5 on B200. (S. Bekman, Machine Learning
+    Engineering.)
     """
     measured_on = {"H100": "H200", "H100-500W": "H200", "Blackwell": "B200"}.get(device.family)
     rows = [
@@ -92,6 +93,6 @@ def default_all_reduce(device, n_bytes=2**33):
         == ("allreduce", measured_on, 8, 1, n_bytes)
         and "NVLS disabled" not in row["method"]
     ]
-    # the run with a ring for comparison, where there is one
+    # prefer the run next to which a ring was measured, if there is one
     rows.sort(key=lambda row: row["method"] != "default algo")
     return rows[0]["busbw_GBps"] * 1e9 if rows else None

@@ -1,29 +1,30 @@
-"""What forward keeps for backward in one layer, in bytes per token, and how many micro-batches keep
-it at once.
+"""What forward keeps for backward in one layer, in bytes per token, and for how many micro-batches
+a stage keeps it at once.
 
 Kernels that keep the scores (Megatron-LM until 2022; dropout; GeLU):
 
-    h (10 + 24/t) + 5 a s / t  with f = 4 h; for another width 24 = 8 + 16 f / 4h.
+    h (10 + 24/t) + 5 a s / t  for f = 4 h; for any other width replace 24 by 8 + 16 f / 4h.
                                Grouped queries, SwiGLU, latent attention and experts
-                               as below, without what is rotated
+                               as below, without the rotated q and k
 
 Fused kernels (Transformer Engine; no dropout), 16 bits each:
 
     4 h                      inputs and outputs of the two norms; sequence parallelism divides them
-                             by t, as the 10 h
-    (a + 2 kv) d, (a + kv) d q, k, v as they leave the product, and q, k once more, rotated  / t
+                             by t, like the 10 h above
+    (a + 2 kv) d, (a + kv) d q, k, v as the matmul returns them; q, k once more, rotated     / t
     a d                      attention's output                                              / t
     3 f                      SwiGLU: both halves and their product (GeLU: 2 f)               / t
-    latent attention         the two thin products before and after their norms; q, k, v in full
+    latent attention         results of the two thin matmuls before and after their norms; q, k, v
+                             in full
     experts                  topk times: a token's copy before and after the experts, and an
                              expert's 3 f
-    fp8                      Transformer Engine keeps the inputs of products in 8 bits: the norms'
+    fp8                      Transformer Engine keeps the inputs of matmuls in 8 bits: the norms'
                              outputs, SwiGLU's product, the experts' copies of tokens, and
                              attention's output once more
 
-    selective recomputation  the first without 5 a s / t;
-                             the second times the stack's share `selective`
-    full                     2 h: the layer's input
+    selective recomputation  without fused kernels: all of it except 5 a s / t;
+                             with fused kernels: the stack's share `selective` of it
+    full                     2 h: the layer's input (sequence parallelism divides it by t)
 
 Micro-batches in flight on stage i of p:
 
@@ -31,8 +32,8 @@ Micro-batches in flight on stage i of p:
     ZB-1p, ZB-V  min(m, p)      ZB-2p        min(m, 2p - 1)
 
 Sources: Korthikanti et al. 2022, table 2 and section 4.2.3; Qi et al. 2024, table 1; the fused list
-is read from Transformer Engine's layers, and agrees with peak memory on 8 B200 within 1 % (python
--m lib.cost score).
+is taken from Transformer Engine's source, and agrees with peak memory on 8 B200 within 1 %
+(`python -m lib.calibration score`).
 """
 
 
@@ -41,9 +42,9 @@ def layer_bytes(model, plan, stack):
     h, t, a, kv, d = model.hidden, plan.tp, model.heads, model.kv_heads, model.head_dim
     whole = t if plan.sequence_parallel else 1
     eight = plan.precision in ("fp8", "fp4") and stack.transformer_engine
-    x = 1 if eight else 2  # bytes of a product's input
+    x = 1 if eight else 2  # bytes per element of a matmul's input
     kept = (2 * (2 + x) if stack.flash else 10) * h / whole
-    # attention's backward wants its output in 16 bits, the next product in 8
+    # attention's backward needs its output in 16 bits, the next matmul in 8
     attended = (2 + eight) * a * d
     if model.kv_rank:
         q = a * (d + model.rope_dim)
@@ -64,7 +65,7 @@ def layer_bytes(model, plan, stack):
 
 
 def score_bytes(model, plan):
-    """Bytes per token of the scores, where they are kept: 5 a s / t."""
+    """Bytes per token of the scores, if they are kept: 5 a s / t."""
     return 5 * model.heads * model.seq / plan.tp
 
 
@@ -81,8 +82,8 @@ def kept_bytes(model, plan, stack):
 
 
 def in_flight(plan, stage):
-    """Micro-batches whose activations stage `stage` keeps at once; a fraction where v > 1, for
-    parts of its layers."""
+    """How many micro-batches' activations stage `stage` keeps at once. It may be a fraction if
+    v > 1, because a micro-batch then occupies only some of its layers."""
     p, m, v = plan.pp, plan.micro_batches, plan.v
     if plan.schedule in ("zb-1p", "zb-v"):
         return min(m, p)

@@ -1,35 +1,39 @@
 """Seconds of one layer, forward and backward, on one rank for one micro-batch.
 
-    products            matmul.py
-    scores, kept        4 s a d operations per token at a product's rate; 9 a s bytes of softmax and
-                        dropout forward, 11 backward: the scores pass through memory
+    matmuls             matmul.py
+    scores, kept        4 s a d operations per token at the rate of a matmul; 9 a s bytes of softmax
+                        and dropout in forward, 11 in backward, because the scores pass through
+                        memory
     scores, fused       the causal half of the arithmetic, at fused attention's own rate; nothing
-                        through memory
+                        passes through memory
     elementwise         22 h bytes per token for norms, residuals and dropout; 4 f for GeLU, 6 f for
-                        SwiGLU; 4 (a + 2 kv) d to arrange q, k, v; 44 f more where experts have
-                        biases and a clamped activation, which in 16 bits no fused kernel does
-                        (gpt-oss). Backward 1.5 times that
-    tensor parallelism  2 all-reduces of (tokens, h) forward and 2 backward; with sequence
+                        SwiGLU; 4 (a + 2 kv) d to arrange q, k, v; 44 f more if experts have biases
+                        and a clamped activation, for which there is no fused kernel in 16 bits
+                        (gpt-oss). Backward takes 1.5 times that
+    tensor parallelism  2 all-reduces of (tokens, h) in forward and 2 in backward; with sequence
                         parallelism each is a reduce-scatter and an all-gather, and backward gathers
                         once more
-    context parallelism keys and values go round a ring while their predecessors are used; uneven
-                        under a causal mask if ranks hold neighbouring tokens (stacks.py)
-    experts             a dispatch and a combine forward, two backward; between nodes they hide
-                        behind another micro-batch's products where stages are interleaved and the
-                        stack can do it
+    context parallelism keys and values are sent round a ring while those received before are used;
+                        under a causal mask the work is uneven if ranks have contiguous tokens
+                        (stacks.py)
+    experts             a dispatch and a combine in forward, and two in backward; between nodes they
+                        hide behind the matmuls of another micro-batch, if stages are interleaved
+                        and the stack can do this
 
-    t ranks of tensor parallelism divide all but the 22 h, which sequence parallelism divides too.
+    t ranks of tensor parallelism divide everything except the 22 h, which sequence parallelism also
+    divides.
 
-A pass takes about as long as the host needs to launch its kernels, if that is longer: small layers
-wait for Python. Rounded at the corner, hypot(GPU, host): a layer is many kernels, and some of them
-are small. Fused backward recomputes the scores: 2.5 times forward; other products 2.
+If the host needs longer to launch the kernels of a pass than the GPU to run them, the pass takes as
+long as the host does: small layers wait for Python. We use hypot(GPU, host) instead of the maximum,
+because a layer consists of many kernels and some of them are small. Fused attention recomputes the
+scores in backward, which takes 2.5 times as long as forward; other matmuls take twice as long.
 
 Experts' biases and clamps: openai/gpt-oss, gpt_oss/torch/model.py; which recipes overlap the
 all-to-all, and which run from captured graphs: NVIDIA-NeMo/Megatron-Bridge
 scripts/performance/configs.
 Sources: Narayanan et al. 2021, Korthikanti et al. 2022 (operations, what tensor and sequence
-parallelism send); Dao 2023 for fused attention; the byte counts are of the operations listed, each
-tensor read and written once in 16 bits.
+parallelism send); Dao 2023 for fused attention. The bytes are counted for the operations listed,
+with each tensor read and written once in 16 bits.
 """
 
 from math import hypot
@@ -41,30 +45,30 @@ from lib.cost.matmul import experts, products
 # Bytes that elementwise kernels move per token, each tensor read and written once in 16 bits
 NORMS = 22  # per element of the residual stream: norms, residuals and dropout
 GELU, SWIGLU = 4, 6  # per hidden element of the MLP
-CLAMPED = 44  # per hidden element: two biases, two clamps, a sigmoid, its scale, three products
+CLAMPED = 44  # per hidden element: 2 biases, 2 clamps, a sigmoid, its scale, 3 multiplications
 ARRANGED = 4  # per element of q, k and v
 SORTED = 8  # per element of a routed token: into the experts' order and back
 SOFTMAX, SOFTMAX_BACKWARD = 9, 11  # per score that is kept: softmax and dropout
 
-# Backward over forward, counted
+# Counted ratios of backward to forward
 BACKWARD_BYTES = 1.5  # a forward kernel reads x and writes y; a backward one reads x, dy, writes dx
-BACKWARD_SCORES = 2  # two products for each of forward's
-BACKWARD_FLASH = 2.5  # five products for forward's two, as the scores are recomputed (Dao 2023)
+BACKWARD_SCORES = 2  # two matmuls for each of forward's
+BACKWARD_FLASH = 2.5  # five matmuls for forward's two: the scores are recomputed (Dao 2023)
 BACKWARD_SEQUENCE = 1.5  # six halves of an all-reduce for forward's four: gathers once more
 BACKWARD_RING = 2  # keys and values, and their gradients
-EVERY_OTHER = 0.5  # of the products and their messages: torchtitan's selective recomputation
+EVERY_OTHER = 0.5  # of the matmuls and their messages: torchtitan's selective recomputation
 
-# Launch times over those of a forward pass without tensor parallelism. These three were set by hand
-# when the model was first written: no source states them, and `launch` and `launch_moe` were fitted
-# with them as they are. With 1 in place of one of them, the 1,228 runs are 8.2, 8.5 and 7.8 % off
-# on average, instead of 7.5 %.
+# Launch times relative to those of a forward pass without tensor parallelism. These three were set
+# by hand when the model was first written: no source states them, and `launch` and `launch_moe`
+# were fitted with them as they are. If one of them is set to 1, the 1,228 runs are 8.2, 8.5 and
+# 7.8 % off on average, instead of 7.5 %.
 LAUNCH_BACKWARD = 1.5
 LAUNCH_TENSOR = 1.3  # collectives are launched as well
 LAUNCH_CAPTURED = 0.3  # of a mixture in an NVL72 rack, where recipes replay captured graphs
 
 
 class Times(NamedTuple):
-    """Seconds by what they are spent on."""
+    """The seconds that are spent on each kind of work."""
 
     matmul: float = 0.0
     attention: float = 0.0  # scores
@@ -86,7 +90,7 @@ class Times(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """Forward; what recomputation repeats of it; backward without that."""
+    """Times of forward, of the part of it that is recomputed, and of backward without that part."""
 
     forward: Times
     again: Times
@@ -98,16 +102,16 @@ class Layer(NamedTuple):
 
 
 def scores(model, plan, gpu, stack, k, tokens):
-    """(products, softmax): seconds of the attention scores forward."""
+    """(matmuls, softmax): seconds of the attention scores in forward."""
     if stack.flash:
         flops = model.scores_flops(causal=True) * tokens / plan.tp
         return flops / (k.flash[gpu.family] * gpu.bf16), 0.0
     d, s, memory = model.head_dim, model.seq, k.hbm * gpu.hbm
     pairs = tokens * s * model.heads / plan.tp
     flops = k.matmul[gpu.family] * gpu.bf16
-    if d % 8:  # tensor cores load 8 numbers of 16 bits at a time
+    if d % 8:  # tensor cores load 8 elements of 16 bits at a time
         flops /= k.misaligned
-    # two products of (s, d) and (d, s): 4 d operations and 2 x 2 (1 + 2 d / s) bytes for each pair
+    # two matmuls of (s, d) and (d, s): 4 d operations and 2 x 2 (1 + 2 d / s) bytes for each pair
     # of tokens
     wide = 2 * d + (model.rope_dim if model.kv_rank else 0)
     moved = 4 * pairs * (1 + 2 * d / s)
@@ -115,7 +119,7 @@ def scores(model, plan, gpu, stack, k, tokens):
 
 
 def layer(model, plan, gpu, stack, k):
-    """The Layer of `model` under `plan`; of a mixture, one with experts.
+    """The Layer of `model` under `plan`; if the model has experts, a layer with experts.
 
     gpu: a GPU; stack: a Stack; k: Parameters.
     """
@@ -151,7 +155,7 @@ def layer(model, plan, gpu, stack, k):
     moved += SORTED * routed * model.travelling / memory
 
     reduced = network.all_reduce(gpu, tp, 1, 2 * tokens * h, k.network) * (1 - stack.tp_overlap)
-    # then tp splits the experts' tokens, not their weights: nothing to reduce
+    # if so, tp splits the experts' tokens and not their weights, so there is nothing to reduce
     apart = model.experts and plan.ep > 1
     tensor = (1 if apart else 2) * reduced
     ring = 0.0
@@ -183,7 +187,7 @@ def layer(model, plan, gpu, stack, k):
         again = there
     elif (
         plan.recompute == "selective" and stack.selective < 1
-    ):  # every other product, and what lies between
+    ):  # every other matmul, and what is between them
         products_again, *collectives = (EVERY_OTHER * s for s in (forward, tensor, exchange))
         again = Times(products_again, 0.0, moved, collectives[0], 0.0, collectives[1])
     elif plan.recompute == "selective":  # the scores
@@ -192,5 +196,5 @@ def layer(model, plan, gpu, stack, k):
 
 
 def _launched(host, times):
-    """`times`, and the wait for a host that takes `host` seconds to launch it all."""
+    """`times`, with the wait for a host that needs `host` seconds to launch everything."""
     return times._replace(launch=hypot(times.total, host) - times.total)

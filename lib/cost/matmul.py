@@ -1,27 +1,27 @@
-"""Seconds of a matrix product: whole waves of tiles, or moving the operands, whichever is longer.
+"""Seconds of a matmul: computing full waves of tiles, or moving the operands, whichever is longer.
 
     Y = X A        (T, n) times (n, m): 2 T n m operations
 
-    t = sqrt( arithmetic^2 + moved^2 )             they overlap: the longer of the two,
-                                                   rounded at the corner
+    t = sqrt( arithmetic^2 + moved^2 )             the two overlap, so about the longer of them,
+                                                   with a smooth transition
     arithmetic = 2 T n m / R  x  waves  x  (1 + ramp / n)
-    moved      = 2 (T n + n m + T m) / M           16-bit numbers
+    moved      = 2 (T n + n m + T m) / M           16-bit elements
 
-    R      operations per second of a large product: a share of the chip's peak
-    M      bytes per second of memory: a share too
+    R      operations per second of a large matmul: a share of the chip's peak
+    M      bytes per second of memory: a share of its bandwidth
     waves  ceil(w) / w with w = T m / (128 x 256) / multiprocessors: the output is computed in
-           tiles, one on each multiprocessor at a time, and the last wave seldom fills the chip; or
-           in tiles of half the size, 6 % dearer
-    ramp   steps of the inner dimension that starting a tile and writing it take
+           tiles, one on each multiprocessor at a time, and the last wave seldom fills the chip. The
+           kernel may also use tiles of half the size, which cost 6 % more
+    ramp   time to start and write a tile, in steps of the inner dimension
 
     multiprocessors   [tile][tile][tile][tile]
                       [tile][tile][tile]              3.5 waves take the time of 4
                       [tile][tile][tile]
 
-So thin slices cost more per operation: tensor parallelism divides m, or n, and short micro-batches
-shorten T. Backward multiplies twice: X's gradient has T n outputs, and A's n m. Where the kernel
-adds A's gradient to the sum over micro-batches itself, it moves more than 2 bytes for each of
-these: it reads and writes the sum.
+Thin slices therefore cost more per operation: tensor parallelism divides m or n, and small
+micro-batches reduce T. Backward has two matmuls: X's gradient has T n outputs, and A's has n m. If
+the kernel itself adds A's gradient to the sum over micro-batches, it moves more than 2 bytes for
+each of these, because it reads and writes the sum.
 
 Sources: NVIDIA's "Matrix Multiplication Background" guide for tiles and waves. R's and M's shares
 and `ramp` are fitted (parameters.py).
@@ -34,7 +34,7 @@ SMALL = 1.06  # time of a tile of half the size, relative to half the time
 
 
 def rate(gpu, precision, k):
-    """Operations per second of a large product in `precision` on this GPU."""
+    """Operations per second of a large matmul in `precision` on this GPU."""
     share = k.matmul[gpu.family]
     if precision == "fp8":
         share *= k.fp8[gpu.family]
@@ -44,8 +44,8 @@ def rate(gpu, precision, k):
 
 
 def waves(outputs):
-    """How much longer a product takes than on a chip that is full throughout. outputs: per
-    multiprocessor."""
+    """By what factor a matmul takes longer than on a chip that is always full. outputs: elements
+    that each multiprocessor computes."""
     large, half = outputs / TILE, 2 * outputs / TILE
     return min(ceil(large) / large, SMALL * ceil(half) / half)
 
@@ -53,8 +53,9 @@ def waves(outputs):
 def products(matrices, tokens, tp, gpu, precision, k, written=2):
     """(forward, backward) seconds of multiplying (tokens, n) with each (n, m) of `matrices`.
 
-    tp: ranks over which each matrix is split, along its longer side, as its heads or its hidden
-    units lie; written: bytes that the product moves for each number of a weight's gradient.
+    tp: ranks over which each matrix is split, along its longer side, which is that of the heads or
+    of the hidden units; written: bytes that the matmul moves for each element of a weight's
+    gradient.
     """
     flops, memory, sms = rate(gpu, precision, k), k.hbm * gpu.hbm, gpu.sms
     forward = backward = 0.0
@@ -73,10 +74,10 @@ def experts(matrices, tokens, local, gpu, precision, k, written=2):
     """(forward, backward) seconds of an expert layer: `tokens` divided among `local` experts of
     these matrices.
 
-    The experts' products run as one grouped kernel at `grouped` of a large product's rate; every
-    expert's weights are read, however few tokens it gets. In 8 and 4 bits each expert's operands
-    are converted apart, which takes `convert` seconds forward and twice that backward; 4 bits are
-    no faster than 8 then (Nemotron 3 Super, published in both).
+    The experts' matmuls run as one grouped kernel, whose rate is the share `grouped` of a large
+    matmul's. Every expert's weights are read, however few tokens it gets. In 8 and 4 bits the
+    operands of each expert are converted separately, which takes `convert` seconds in forward and
+    twice that in backward. 4 bits are then no faster than 8 (Nemotron 3 Super, published in both).
     """
     narrow = precision in ("fp8", "fp4")
     flops, memory = rate(gpu, "fp8" if narrow else precision, k) * k.grouped, k.hbm * gpu.hbm

@@ -6,10 +6,10 @@
     gradients  one all-reduce over the data ranks, after the last backward
     step       pipeline + gradients + update
 
-Nothing is fitted. The model of large clusters (step.py) knows its GPUs by rates; here a CPU core is
-known by seconds. alpha, beta: seconds per message and per byte of a rank's own link, as a ping-pong
-gives them (Lab 0). Source: Patarasuk & Yuan 2009 for the ring; what it leaves out are ranks that
-share a core and messages that share a link.
+Nothing is fitted. The model of large clusters (step.py) computes with the rates of its GPUs,
+whereas here the seconds of a CPU core are measured. alpha, beta: seconds per message and per byte
+of a rank's own link, as a ping-pong measures them (Lab 0). Ranks that share a core and messages
+that share a link are not modelled. Source: Patarasuk & Yuan 2009 for the ring.
 """
 
 from typing import NamedTuple
@@ -25,9 +25,9 @@ class Compute(NamedTuple):
 
     forward: float  # one layer
     backward: float
-    # what the first stage does beside its layers, forward; backward is taken to be twice that
+    # what the first stage does in forward besides its layers; backward is taken to be twice that
     first: float = 0.0
-    last: float = 0.0  # and the last stage: vocabulary and loss
+    last: float = 0.0  # the same for the last stage: vocabulary and loss
     update: float = 0.0  # the optimizer's step, once
 
 
@@ -35,9 +35,9 @@ def measured_step(model, plan, compute, link, itemsize=4):
     """{"pipeline", "tensor", "gradients", "update"}: seconds; their sum is the step.
 
     model: a Model; plan: a Plan (tp, pp, v, dp, micro-batch); compute: Compute; link: (alpha,
-    beta); itemsize: bytes of an activation and of a gradient. "tensor" is within the pipeline's
-    clock: it is what the clock would save if tensor parallelism's all-reduces cost nothing.
-    Raises ValueError for a plan that interleaves stages where pp does not divide the micro-batches.
+    beta); itemsize: bytes of an element of activations and gradients. "pipeline" is the clock
+    without tensor parallelism's all-reduces, and "tensor" is what these add to it. Raises
+    ValueError for a plan that interleaves stages if pp does not divide its micro-batches.
     """
     with_tensor = _clock(model, plan, compute, link, itemsize, True)
     without = _clock(model, plan, compute, link, itemsize, False)
@@ -58,9 +58,9 @@ def measured_step(model, plan, compute, link, itemsize=4):
 def _clock(model, plan, compute, link, itemsize, tensor):
     """Makespan of the plan's schedule, with or without tensor parallelism's all-reduces."""
     alpha, beta = link
-    # activations between two layers
+    # the activations between two layers
     n_bytes = itemsize * plan.micro_batch * model.seq * model.hidden
-    # two of them each way
+    # two all-reduces in each direction
     reduced = 2 * ring_time(n_bytes, plan.tp, link) if tensor and plan.tp > 1 else 0.0
     stages = plan.pp * plan.v
     counts = split(model.layers, stages)

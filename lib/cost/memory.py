@@ -1,31 +1,31 @@
-"""Bytes on the fullest GPU at the step's peak, by component, each with what divides it.
+"""Bytes on the fullest GPU at the step's peak, by component, and what divides each of them.
 
     component    bytes                                              divided by
     weights      w of each parameter: 2, or 4                       the part's own (parts.py: tp,
-                                                                    ep, pp); at ZeRO-3 by the ranks
-                                                                    that hold the same: dp cp,
+                                                                    ep, pp); with ZeRO-3 also by the
+                                                                    ranks with copies: dp cp,
                                                                     for experts dp cp tp / ep
-    gradients    g: 2, or 4                                         likewise from ZeRO-2 on; with a
-                                                                    pipeline, ZeRO-3
-    optimizer    o: 12, copy, momentum, variance; 8 without copy    likewise from ZeRO-1 on
+    gradients    g: 2, or 4                                         likewise from ZeRO-2; with a
+                                                                    pipeline, from ZeRO-3
+    optimizer    o: 12, copy, momentum, variance; 8 without copy    likewise from ZeRO-1
     activations  what a layer keeps of b s / cp tokens (kept.py),   tp; norms' and residuals' only
-                 each layer of the stage, a mixture's first as      with sequence parallelism; pp,
-                 dense as they are, each micro-batch in flight;     times the micro-batches in
-                 under torch's pipelining also a place for all      flight; experts' copies of
-                 that neighbours send in a step                     tokens: tp, not ep, as a rank
-                                                                    gets as many as it sends away;
+                 for each layer of the stage (the dense layers of   with sequence parallelism; pp,
+                 an MoE model count as such) and each micro-batch   times the micro-batches in
+                 in flight; under torch's pipelining also buffers   flight; experts' copies of
+                 for all messages that a step receives              tokens: tp, not ep, because a
+                                                                    rank gets as many as it sends;
                                                                     less the share `offload` that
-                                                                    goes to the host
-    logits       the vocabulary's product and what the loss makes   tp, cp; on the last stage
-                 of it
-    working      what comes and goes: a layer being recomputed; the gradient of the largest matrix
-                 before it is added (2 + 4 bytes); what ZeRO-3 gathers: a layer and the next, with a
-                 pipeline all of the stage
-    reserve      what the allocator holds beyond that, where the source reports reserved memory
+                                                                    is moved to the host
+    logits       results of the vocabulary's matmul, and of the     tp, cp; on the last stage
+                 loss
+    working      temporary tensors: a layer that is being recomputed; the gradient of the largest
+                 matrix before it is added (2 + 4 bytes); what ZeRO-3 gathers, which is a layer and
+                 the next, or with a pipeline all of the stage
+    reserve      what the allocator holds beyond that, if the source reports reserved memory
 
-The loss comes before the last layer is recomputed: of logits and that layer the larger counts.
-Stages compared: the first (most in flight), the second, the first with as many layers as any, the
-last (logits).
+The loss is computed before the last layer is recomputed, so only the larger of the logits and that
+layer counts. These stages are compared: the first (most micro-batches in flight), the second, the
+first of those with the most layers, and the last (logits).
 
 A plan fits if its fullest GPU stays below the share FITS of the memory. The rest is for peaks that
 are not modelled: a published run for which the model says 67 of 80 GiB ran out of memory.
@@ -56,8 +56,8 @@ def state_bytes(parts, plan, stack):
 
 
 def working_bytes(model, plan, stack, parts):
-    """What comes and goes beside a layer's activations. parts: the stage's, for weights
-    that stay gathered."""
+    """Bytes of temporary tensors besides a layer's activations. parts: those of the stage, whose
+    weights stay gathered in a pipeline."""
     largest = (
         model.hidden * max(m for _, m in model.mlp_matrices(model.dense_ffn or model.ffn)) / plan.tp
     )
@@ -67,7 +67,7 @@ def working_bytes(model, plan, stack, parts):
     w, g, _ = stack.state
     # what ZeRO-3 gathers at most
     gathered = sum((1 - 1 / part.alike) * part.parameters for part in parts)
-    # weights in 16 bits and gradients in fp32 stay whole from the first micro-batch to the last
+    # 16-bit weights and fp32 gradients stay unsharded from the first micro-batch to the last
     if plan.pp > 1:
         everything = sum(part.parameters for part in parts if part.alike > 1)
         return min(6 * everything, (w + g) * gathered) + adding
@@ -77,8 +77,8 @@ def working_bytes(model, plan, stack, parts):
 
 
 def received_bytes(model, plan, stage, tokens):
-    """Places for all messages of a step: from before and from behind for each of v chunks, but one
-    at either end."""
+    """Bytes of buffers for all messages that a step receives: from both neighbours for each of v
+    model chunks, except for one message fewer on the first and the last stage."""
     if plan.pp == 1:
         return 0.0
     messages = (2 * plan.v - (stage in (0, plan.pp - 1))) * plan.micro_batches
@@ -86,13 +86,13 @@ def received_bytes(model, plan, stage, tokens):
 
 
 def stage_memory(model, plan, stack, stage, layers=None):
-    """{component: bytes} of a stage. layers: [layers of each stage], lib.cost.step.split if not
-    given."""
+    """{component: bytes} of a stage. layers: [layers of each stage], by default those of
+    lib.cost.step.split."""
     layers = layers or split(model.layers, plan.pp)
     tokens = plan.micro_batch * model.seq / plan.cp
     parts = stage_parts(model, plan, stage, layers)
     found = state_bytes(parts, plan, stack)
-    plain = model.plain_on(layers)[stage]  # a mixture's dense layers
+    plain = model.plain_on(layers)[stage]  # the dense layers of an MoE model
     kinds = [(each, n) for each, n in ((model, layers[stage] - plain), (model.plain, plain)) if n]
     kept = sum(n * kept_bytes(each, plan, stack) for each, n in kinds)
     found["activations"] = kept * tokens * in_flight(plan, stage) * (1 - plan.offload)
@@ -113,7 +113,7 @@ def stage_memory(model, plan, stack, stage, layers=None):
 
 
 def memory(model, plan, stack):
-    """{component: bytes} of the stage that needs most."""
+    """{component: bytes} of the stage that needs the most."""
     layers = split(model.layers, plan.pp)
     stages = sorted({0, min(1, plan.pp - 1), layers.index(max(layers)), plan.pp - 1})
     return max(

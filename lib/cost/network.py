@@ -7,28 +7,28 @@
 
     l(n)  =  (40 + 19 log2 n) / 2 microseconds            a launch, and hops that grow like a tree's
 
-B, bytes per second: inside a node what nccl-tests measured on NVLink, `gpu.link`. Across nodes a
-ring leaves a node once, and the g ranks of it that share a node have the network cards of g GPUs
-between them:
+B is in bytes per second. Inside a node it is what nccl-tests measured on NVLink, `gpu.link`. Across
+nodes a ring leaves each node once, and the g ranks of the group that share a node can use the NICs
+of g GPUs for it:
 
     B = min( link, g nic )  g = ranks of the group in one node:
-                            8 if they sit side by side, 1 if 8 apart
+                            8 if their numbers are consecutive, 1 if they are 8 apart
 
 l(n) fits the A100's measured all-reduce of 16 MB and more within 3 % of its time at n = 2 ... 8
-(VIA-Research/vTrain trace/a100). Bandwidth terms: nccl-tests doc/PERFORMANCE.md. A link carries one
-collective at a time here.
+(VIA-Research/vTrain trace/a100). Bandwidth terms: nccl-tests doc/PERFORMANCE.md. In this model a
+link carries one collective at a time.
 """
 
 from math import log2
 
 
 def latency(n):
-    """Seconds of one pass (reduce-scatter or all-gather) of nothing over n ranks."""
+    """Seconds of one pass (reduce-scatter or all-gather) of zero bytes over n ranks."""
     return (40 + 19 * log2(n)) / 2 * 1e-6
 
 
 def bandwidth(gpu, n, stride, network=1.0):
-    """Bytes per second of a ring over n ranks, `stride` apart. network: share of the cards' rate
+    """Bytes per second of a ring over n ranks, `stride` apart. network: share of the NICs' rate
     that is reached."""
     together = min(n, max(1, gpu.per_node // stride))
     return gpu.link if together == n else min(gpu.link, together * gpu.nic * network)
@@ -48,12 +48,12 @@ def all_reduce(gpu, n, stride, size, network=1.0):
 
 
 def all_to_all(gpu, n, copies, size, network=1.0):
-    """Seconds of sending each of `size` bytes of tokens to `copies` of n ranks, chosen alike, ranks
-    side by side.
+    """Seconds of sending `size` bytes of tokens, each token to `copies` of n consecutive ranks, all
+    equally likely.
 
-    Inside the node every copy travels. Between nodes a token goes to a node once, whoever wants it
-    there: to (nodes - 1)(1 - (1 - 1/nodes)^copies) other nodes on average (DeepSeek-V3, section
-    3.2.2).
+    Inside a node every copy is sent. Between nodes a token is sent to a node only once, however
+    many of its ranks need it: to (nodes - 1)(1 - (1 - 1/nodes)^copies) other nodes on average
+    (DeepSeek-V3, section 3.2.2).
     """
     if n == 1:
         return 0.0
@@ -64,6 +64,6 @@ def all_to_all(gpu, n, copies, size, network=1.0):
 
 
 def send(gpu, stride, size, network=1.0):
-    """Seconds of `size` bytes to the rank `stride` further."""
+    """Seconds of sending `size` bytes to the rank `stride` away."""
     inside = stride < gpu.per_node
     return latency(2) + size / (gpu.link if inside else gpu.nic * network)

@@ -1,12 +1,12 @@
-"""The numbers that are fitted, each with a meaning, and nothing else is.
+"""The parameters of the cost model that are fitted. Each has a meaning, and nothing else is fitted.
 
     R_j  measured seconds of row j              T_j(x)   the model's, with parameters x
-    x*   minimises the sum of rho( w (log R_j - log T_j(x)) ) + (how far x is from its start, in its
-         own spread)^2
+    x*   minimises the sum of rho( w (log R_j - log T_j(x)) ), plus a penalty that grows with the
+         distance of x from its start, relative to its spread
 
-lib/calibration/fit.py finds x*, on the rows of data/rows.csv alone, and writes it to
-data/parameters.csv next to start, bounds and meaning. Hardware's own figures (hardware.py) are not
-fitted, and neither is anything of memory.
+lib/calibration/fit.py finds x*, from the rows of data/rows.csv alone, and writes it to
+data/parameters.csv next to its start, bounds and meaning. The figures of the hardware (hardware.py)
+are not fitted, and neither is the model of memory.
 """
 
 import functools
@@ -16,29 +16,29 @@ from lib.cost.published import table
 
 
 class Parameters(NamedTuple):
-    """What is fitted. Shares and factors have no unit."""
+    """The fitted parameters. Shares and factors have no unit."""
 
-    matmul: dict  # {family: share of its peak that a large bf16 product reaches}
+    matmul: dict  # {family: share of its peak that a large bf16 matmul reaches}
     flash: dict  # {family: share of the bf16 peak that fused attention reaches}
-    fp8: dict  # {family: an fp8 product's share of its peak, relative to bf16's share of its own}
+    fp8: dict  # {family: share of its peak that an fp8 matmul reaches, relative to bf16's share}
     fp4: float  # the same for fp4
-    grouped: float  # experts' products: rate, relative to one product of that size
-    # and in fp8 and fp4, where small experts pay for conversion, relative to that
+    grouped: float  # rate of the experts' matmuls, relative to one matmul of that size
+    # a further factor on that rate in fp8 and fp4
     grouped_fp8: float
-    # seconds in which an expert on a rank has its operands put into fp8 or fp4, forward
+    # seconds that forward takes to convert the operands of one expert to fp8 or fp4
     convert: float
-    ramp: float  # steps of the inner dimension that starting a tile and writing it take
-    hbm: float  # share of the memory's bandwidth that kernels reach
+    ramp: float  # time to start and write a tile, in steps of the inner dimension
+    hbm: float  # share of the memory bandwidth that kernels reach
     unfused: float  # bytes of elementwise kernels, relative to a count of what must move
     launch: float  # seconds that the host takes to launch one layer's forward
-    launch_moe: float  # one layer with experts, relative to that
-    network: float  # share of the network cards' rate that a collective reaches
-    hidden: float  # share of a layer's computing behind which collectives of data parallelism hide
-    exposed: float  # share of a pipeline message's time that a stage waits
-    misaligned: float  # slowdown of the scores' products if 8 does not divide the head size
-    # growth of the step with each doubling of the nodes: the slowest sets the pace
+    launch_moe: float  # the same for a layer with experts, relative to `launch`
+    network: float  # share of the NICs' rate that a collective reaches
+    hidden: float  # share of a layer's computation that can hide data parallelism's collectives
+    exposed: float  # share of a pipeline message's time in which the stage waits for it
+    misaligned: float  # slowdown of the scores' matmuls if 8 does not divide the head size
+    # growth of the step with each doubling of the nodes, because the slowest sets the pace
     straggler: float
-    factors: dict  # {stack: its factor on step time, the vocabulary's product apart}
+    factors: dict  # {stack: its factor on the step, except for the vocabulary's matmul}
 
 
 def from_values(values):

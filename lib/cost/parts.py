@@ -1,16 +1,16 @@
-"""Which parameters a rank holds, and on how many ranks the same lie: one table for memory and for
-the exchange.
+"""Which parameters a rank has, and how many ranks have copies of them: one table for the memory and
+for the exchange of gradients.
 
-    part     parameters                                              divided by  the same on
-    cut      attention; the MLP, in a mixture what all tokens visit  tp  pp      dp cp
+    part     parameters                                              divided by  copies on
+    cut      attention; the MLP, or what all tokens of an MoE visit  tp  pp      dp cp
     whole    norms, router, latent attention's thin first matrices   pp          dp cp, per tp rank
-    experts  E of each mixture's layer                               ep  pp      dp cp tp / ep
+    experts  the E experts of each MoE layer                         ep  pp      dp cp tp / ep
     ends     the embedding on the first stage, the head on the last  tp          dp cp
 
-Data ranks (dp cp) that hold the same exchange gradients, and ZeRO divides over them: the
-optimizer's state from stage 1, gradients from stage 2, weights at stage 3. Experts lie across ranks
-that the rest of the layer uses as data and tensor ranks, and are not cut over tp (Megatron-Core
-with an expert tensor parallelism of 1).
+Ranks with copies of the same parameters exchange gradients, and ZeRO shards over them: the
+optimizer state from stage 1, gradients from stage 2, weights at stage 3. Experts are distributed
+over ranks that the rest of the layer uses as data and tensor ranks, and are not split over tp
+(Megatron-Core with an expert tensor parallelism of 1).
 
 Sources: ZeRO (Rajbhandari et al. 2020), section 5; Megatron-Core's MoE README, "parallel folding",
 for experts' ranks.
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """Parameters on one rank, and how many ranks hold the same."""
+    """Parameters on one rank, and how many ranks have copies of them."""
 
     name: str
     parameters: float
@@ -28,12 +28,12 @@ class Part(NamedTuple):
 
 
 def expert_ranks(plan):
-    """How many ranks hold the same experts."""
+    """How many ranks have copies of the same experts."""
     return max(1, plan.dp * plan.cp * plan.tp // plan.ep)
 
 
 def layer_parts(model, plan):
-    """[Part] of one layer on one rank; of a mixture, one with experts."""
+    """[Part] of one layer on one rank; if the model has experts, of a layer with experts."""
     other = model.shared_parameters if model.experts else model.expert_parameters
     return _parts(model, plan, 1, other, 1 if model.experts else 0)
 
@@ -53,8 +53,8 @@ def stage_parts(model, plan, stage, layers):
 
 
 def _parts(model, plan, n, mlps, mixtures):
-    """The first three rows. n: layers; mlps: parameters of all that are no experts; mixtures:
-    layers with experts."""
+    """The first three rows of the table. n: layers; mlps: parameters of all MLPs that are not
+    experts; mixtures: layers with experts."""
     ranks, router = plan.dp * plan.cp, model.hidden * model.experts * mixtures
     whole = n * model.whole_parameters + router
     cut = n * (model.attention_parameters - model.whole_parameters) + mlps - router

@@ -1,6 +1,6 @@
-"""What a placement costs: the same plan, laid over nodes in another order of its axes.
+"""What a placement costs: the order of a plan's mesh axes decides what is sent across nodes.
 
-    2 nodes of 4 ranks, pp = dp = tp = 2; the order of the mesh, slowest axis first
+    Example: 2 nodes of 4 ranks, pp = dp = tp = 2; axes of the mesh with the slowest one first
 
     axes      node 0               sent across nodes
     pp dp tp  stage 0              stages: an activation of each micro-batch, and its gradient
@@ -8,25 +8,28 @@
     tp pp dp  half of every layer  tensor ranks: 4 all-reduces of an activation in every layer
 
     S_F, S_B  L/p (forward / tp + 2 R), L/p (backward / tp + 2 R), with R an all-reduce of an
-              activation over tp; and R once more where the embedding ends, and where the head
-              begins in backward; the loss all-reduces a number per token, and two
+              activation over tp; R once more after the embedding in forward, and before the head in
+              backward; the loss all-reduces one number per token, and then two
     clock     lib.pipeline.simulate of 1F1B with S_F, S_B and messages of an activation over pp
+    card      the time in which a node's NIC carries all all-reduces over tp
     pipeline  max(clock, card)
     step      pipeline + tied embedding, over pp + gradients, over dp      one after the other
     compute   of a layer, from a step in one node: (m + p - 1) L/p (forward + backward) / tp
 
-A node has one card. Who sends together shares it: k ranks of a node take k beta a byte.
+A node has one NIC. Ranks that send at the same time share it: if k ranks of a node send, each needs
+k beta per byte.
 
-    R           k = 1     groups compute at different times, and soon slip past each other
-    message     k = tp    the tensor ranks of a stage all send their copy, and it waits for the last
-    tied, dp    k = all   that cross; nobody has anything else to do
-    card        k = all   cannot carry more than beta allows, however well they slip past each other
+    R           k = 1     groups compute at different times, so they soon send at different times
+    message     k = tp    all tensor ranks of a stage send their copy, and it waits for the last one
+    tied, dp    k = all   groups that cross nodes, because no rank has anything else to do
+    card        k = all   the NIC is no faster than beta allows, however the messages alternate
 
-Letters: L layers, p = pp, activation = b T D numbers of one micro-batch; a link is (alpha, beta),
-seconds per message and per byte; an all-reduce over N ranks is log2 N exchanges of all its bytes.
-Nothing is hidden and nothing fitted: all collectives stand between computations, as in
-lib.hybrid.Hybrid. What a step in one node takes counts as compute: its messages too, and the
-optimizer. So what is foretold is what the slow link adds. Left out: the losses' mean, one number.
+Letters: L layers, p = pp, activation = the b T D elements of one micro-batch; a link is (alpha,
+beta), seconds per message and per byte; an all-reduce over N ranks is log2 N exchanges of all its
+bytes. Nothing is hidden and nothing is fitted: every collective runs between computations, as in
+lib.hybrid.Hybrid. All of a step in one node counts as compute, including its messages and the
+optimizer, so the prediction is what the slow link adds to it. Averaging the loss, which is one
+number, is left out.
 
 Source: Narayanan et al. 2021, sections 3 and 5.4: tensor parallelism inside a node, pipelines
 across.
@@ -37,27 +40,27 @@ from typing import NamedTuple
 from lib.cost.volume import cut_of_layer, whole_of_layer
 from lib.pipeline import one_f_one_b, simulate
 
-ITEM = 4  # bytes of a number
+ITEM = 4  # bytes of an element
 
 
 class Link(NamedTuple):
-    """What the groups along one axis send over."""
+    """The link over which the groups along one axis send."""
 
     alpha: float
     beta: float
-    k: int  # groups that share a node's card; 1 where they do not leave the node
+    k: int  # groups that share a node's NIC; 1 if they do not leave the node
 
     def of(self, together):
-        """(alpha, beta) for who shares the card with so many, itself included."""
+        """(alpha, beta) of a group if this many groups, itself included, share the NIC."""
         return self.alpha, self.beta * min(together, self.k)
 
 
 def links_of(sizes, ranks_per_node, inside, across):
-    """{axis: Link}: what a group along each axis sends over.
+    """{axis: Link}: the link over which a group along each axis sends.
 
-    sizes: {axis: size}, the slowest first, as `lib.hybrid.mesh.Mesh`. ranks_per_node: consecutive
-    ranks that share a node. inside: (alpha, beta) of a rank within its node; across: of a node's
-    card.
+    sizes: {axis: size}, the slowest first, as for `lib.hybrid.mesh.Mesh`. ranks_per_node:
+    consecutive ranks that share a node. inside: (alpha, beta) of a rank within its node; across:
+    those of a node's NIC.
     """
     links, stride = {}, 1
     for axis, n in reversed(sizes.items()):  # a group's ranks are `stride` apart
@@ -70,11 +73,11 @@ def links_of(sizes, ranks_per_node, inside, across):
 
 
 def compute_of(step, layers, sizes, m):
-    """(forward, backward), seconds of one layer for one micro-batch on one rank alone, as
-    `placed_step` takes them.
+    """(forward, backward): seconds of one layer for one micro-batch on a single rank, as
+    `placed_step` needs them.
 
-    step: seconds of one within a node, on a mesh of these sizes with m micro-batches. Backward is
-    twice forward.
+    step: seconds of a step within one node, on a mesh of these sizes with m micro-batches. Backward
+    is assumed to take twice as long as forward.
     """
     p, tp = sizes["pp"], sizes["tp"]
     forward = step * tp * p / ((m + p - 1) * layers * 3)  # step = (m + p - 1) L/p 3 forward / tp
@@ -82,9 +85,10 @@ def compute_of(step, layers, sizes, m):
 
 
 def placed_seconds(shape, sizes, ranks_per_node, m, b, one_node, across):
-    """Seconds of a step in a placement, predicted from `one_node`, those of a step inside one node.
+    """Seconds of a step in a placement, predicted from `one_node`, the seconds of a step inside one
+    node.
 
-    sizes, ranks_per_node, across: as of `links_of`; shape, m, b: as of `placed_step`.
+    sizes, ranks_per_node, across: as for `links_of`; shape, m, b: as for `placed_step`.
     """
     compute, links = (
         compute_of(one_node, shape.n_layers, sizes, m),
@@ -96,8 +100,8 @@ def placed_seconds(shape, sizes, ranks_per_node, m, b, one_node, across):
 def largest_errors(seconds, predicted):
     """[the largest relative error of a prediction in each round].
 
-    seconds: {name: (rounds,) seconds of a step}, one of them "one node". predicted(name, one_node):
-    seconds of a step in this placement, from those of a step in one node.
+    seconds: {name: (rounds,) seconds of a step}, with "one node" among the names. predicted(name,
+    one_node): seconds of a step in this placement, from those of a step in one node.
     """
     return [
         max(abs(took / predicted(name, each["one node"]) - 1) for name, took in each.items())
@@ -111,10 +115,11 @@ def largest_errors(seconds, predicted):
 def placed_step(shape, sizes, m, b, compute, links):
     """{"pipeline", "tensor", "tied", "gradients"}: seconds of a step; their sum is the step.
 
-    shape: as `lib.training.model.Shape`, of a GPT whose sequences are seq_len long. sizes: of pp,
-    dp and tp, other axes 1. m, b: micro-batches of each pipeline, rows of one. compute: (forward,
-    backward), seconds of one layer for one micro-batch on one rank alone. links: of `links_of`.
-    "tensor" is within max(clock, card): what it would save if the all-reduces over tp cost nothing.
+    shape: as `lib.training.model.Shape`, of a GPT whose sequences are seq_len long. sizes: those of
+    pp, dp and tp; other axes have size 1. m, b: micro-batches of each pipeline, and rows of one.
+    compute: (forward, backward), seconds of one layer for one micro-batch on a single rank. links:
+    those of `links_of`. "pipeline" is the clock without the all-reduces over tp, and "tensor" is
+    what these add: max(clock, card) less that.
     """
     p, tp, dp = sizes["pp"], sizes["tp"], sizes["dp"]
     activation = ITEM * b * shape.seq_len * shape.hidden
@@ -133,7 +138,7 @@ def placed_step(shape, sizes, m, b, compute, links):
         else 0.0
     )
     alone, everyone = clock(0.0, 0.0), p * dp * tp
-    # the largest; the sum and the target
+    # first the maximum; then the sum and the target's logit
     loss = sum(over(ITEM * n * b * shape.seq_len, "tp", tp, 1) for n in (1, 2))
     return {
         "pipeline": alone,
@@ -165,8 +170,8 @@ def _clock(layers, p, m, compute, R, loss, message):
 
 
 def gradient_messages(shape, p, tp):
-    """[numbers of each all-reduce over dp] of the first stage: what tp cuts, what it does not, the
-    tied embedding."""
+    """[elements of each all-reduce over dp] of the first stage: parameters that tp shards, those
+    that it replicates, the tied embedding."""
     layers, D = shape.n_layers / p, shape.hidden
     cut = layers * cut_of_layer(shape) / tp
     whole = layers * whole_of_layer(shape) + shape.seq_len * D  # and the positions

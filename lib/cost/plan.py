@@ -1,8 +1,8 @@
-"""A plan: how a model is laid over GPUs, and how one step runs.
+"""A plan: how a model is distributed over GPUs, and how one step runs.
 
-    GPUs = tp x cp x pp x dp     rank order: tensor ranks side by side,
+    GPUs = tp x cp x pp x dp     rank order: tensor ranks are consecutive,
                                  then context, then data, then pipeline
-    ep divides dp x cp x tp      experts lie across ranks that the other layers use as data ranks
+    ep divides dp x cp x tp      experts are on the ranks that other layers use for dp, cp and tp
     m = global batch / (dp x b)  micro-batches that each pipeline runs in a step
 
 dp, tp, pp, cp, ep  degrees: data, tensor, pipeline, context, expert  v     stages per pipeline rank
@@ -16,8 +16,8 @@ SCHEDULES = ("1f1b", "zb-1p", "zb-2p", "zb-v")  # 1f1b with v > 1 is interleaved
 
 
 def slots(layers, pp):
-    """What pp stages share: layers; where pp does not divide them, embedding and vocabulary count
-    as a layer each."""
+    """How many layers the pp stages share. If pp does not divide them, the embedding and the
+    vocabulary count as a layer each."""
     return layers + (2 if layers % pp else 0)
 
 
@@ -36,9 +36,9 @@ class Plan:
     zero: int = 0
     recompute: str = "none"  # "selective": the attention scores only
     sequence_parallel: bool = False
-    precision: str = "bf16"  # of matrix products; fp8 and fp4 keep bf16 weights for the rest
+    precision: str = "bf16"  # of matmuls; everything else stays in bf16 with fp8 and fp4
     schedule: str = "1f1b"
-    offload: float = 0.0  # share of the activations that goes to the host's memory and back
+    offload: float = 0.0  # share of the activations that is offloaded to the host's memory
 
     @property
     def gpus(self):
@@ -46,11 +46,11 @@ class Plan:
 
     @property
     def micro_batches(self):
-        """m, per pipeline and step."""
+        """m, the micro-batches of one pipeline in a step."""
         return self.global_batch // (self.dp * self.micro_batch)
 
     def problem(self, model):
-        """Why `model` cannot be laid out so, and the next move; None if it can."""
+        """Why this plan is impossible for `model`, and the next move; None if it is possible."""
         rows = self.dp * self.micro_batch
         if self.global_batch % rows:
             low, high = self.global_batch // rows * rows, (self.global_batch // rows + 1) * rows

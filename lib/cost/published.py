@@ -6,17 +6,18 @@ models        shapes of known models
 gpt3_models   shapes of the GPT-3 family
 links         what NCCL's all-reduce reaches over NVLink, PCIe and networks
 nccl          collectives measured with nccl-tests, by size
-zero_bubble   bubbles of pipeline schedules, with the times of F, B (of the input), W and a message
-              behind them
+zero_bubble   bubbles of pipeline schedules, with the times that they were computed from: of F, of
+              B (the gradient of the input), of W and of a message
 zero_bubble_times    those times for every configuration
 rows          about 2,000 published measurements: model, plan, step time, throughput, memory
-unseen        116 rows more, from other pages of the same sources, which no fit has seen
-unseen_stacks 124 rows of releases and publishers of which no row is known
-residuals     errors of step times, cross-validated, and of peak memory
+unseen        116 more rows, from other pages of the same sources, which no fit has seen
+unseen_stacks 124 rows of releases and publishers that have no row in `rows`
+residuals     cross-validated errors of step times, and errors of peak memory
 sweeps        the rest of a published sweep of plans, with the columns of rows;
               nothing is fitted to it
 sources       where each of them was published, and under which conditions
-stacks        software stacks; parameters: what is fitted
+stacks        software stacks
+parameters    what is fitted
 """
 
 import csv
@@ -58,10 +59,11 @@ def _value(text):
 
 class AllReduceTimes(NamedTuple):
     """NCCL's all-reduce as published. measured, lines: {gpu: (sizes in bytes, seconds)} on 8 GPUs,
-    the lines through the first and the last point; off: the largest factor between the two.
+    as measured and on the line through the first and the last point; off: the largest factor
+    between the two.
 
-    took: how many times as long 8 A100s take as 2 for 1 GiB. by_bytes: {algorithm: the same by the
-    bytes that it sends}.
+    took: the factor by which 8 A100s take longer than 2 for 1 GiB. by_bytes: {algorithm: the same
+    factor for the bytes that it sends}.
     """
 
     measured: dict
@@ -74,7 +76,7 @@ class AllReduceTimes(NamedTuple):
 def nccl_all_reduce_times(gpus=("A100", "H200", "B200")):
     """The `AllReduceTimes` of these GPUs, from the table nccl.
 
-    Raises ValueError where the times are not flat first and proportional to the size at the end.
+    Raises ValueError if the times are not flat first and proportional to the size at the end.
     """
     from lib.collectives.cost import COST  # imports torch, which the tables above do not need
 

@@ -1,35 +1,37 @@
-"""How sure a prediction is: the range that holds 80 % of published runs, from the errors on runs
-that were not fitted.
+"""How sure a prediction is: the range that contains 80 % of published runs, computed from the
+errors on runs that were not fitted.
 
     e_j = | log measured_j / predicted_j |     row j predicted by parameters fitted without its
                                                configuration group
-    s_j = (a + b mixture_j + c launch_j) r     how large e_j is expected to be; launch: the share of
+    s_j = (a + b mixture_j + c launch_j) r     how large we expect e_j to be; launch: the share of
                                                the step in which the GPU waits for the host; a, b,
                                                c: least squares
-    r = (n mean e / mean s + 6) / (n + 6)      of the n other configurations of the same publisher,
-                                               drawn towards 1
+    r = (n mean e / mean s + 6) / (n + 6)      from the n other configurations of the same
+                                               publisher, drawn towards 1
     low, high = predicted x exp(-q s), x exp(q s)
-                                               q: what 80 % (S + 1) / S of all e_j / s_j are at most
+                                               q: the value that 80 % (S + 1) / S of all e_j / s_j
+                                               do not exceed
 
-So a range says what the row says: mixtures, and steps that wait for the host, are predicted less
-well than others, and some publishers' runs less well than other publishers'. No source counts as
-more than 25 rows. The runs of one source are alike, so of a new one S sources say less than their
-many rows: the correction (S + 1) / S. For memory nothing is fitted, so e_j is the error as it is,
-and s_j = a r.
+The width of a range therefore depends on the row: mixtures, and steps that wait for the host, are
+predicted less well than others, and some publishers' runs less well than those of others. No source
+counts as more than 25 rows. The runs of one source are alike, so S sources say less about a new one
+than the number of their rows suggests. The correction (S + 1) / S accounts for this. For memory
+nothing is fitted, so e_j is simply the error of the prediction, and s_j = a r.
 
-A plan that nobody has run has no source, so no factor of its stack either. There e_j is the error
-that row j has with the planner's factor instead of its own, r is 1, and S publishers count, each
-alike: what differs from cluster to cluster and from stack to stack counts too. The same holds for a
-source of which no row is known: with the factor of another release of its publisher rows are as far
-off as with the planner's (80 % within 4.1 s, and 4.3 s).
+A plan that has not been run by any publisher has no source, and therefore no factor of its stack.
+In this case e_j is the error that row j has with the planner's factor instead of its own, r is 1,
+and each of S publishers has the same weight. So the differences between clusters and between stacks
+count as well. The same holds for a source that has no row here, because the factor of another
+release of its publisher predicts its rows hardly better than the planner's factor does (80 % of the
+errors are below 4.1 times s, and below 4.3 times s).
 
 Such a range extends about 25 % to either side for a dense model, and 54 % for a mixture, for two
 reasons: mixtures have twice the s, and only three publishers have any, with 89 of the 99 step times
 from Megatron-Bridge. It is not too wide, as 15 of the 23 mixtures in data/unseen_stacks.csv are
-within it. What they lack is the factor of their stack: with the factor that the other rows of the
-same source imply, their mean | log measured / predicted | falls from 0.46 to 0.17. So a few steps
-that are measured on a stack and added to data/rows.csv would narrow its ranges more than anything
-that these rows can teach about mixtures in general.
+within it. Their errors are large because the factor of their stack is unknown: with the factor that
+the other rows of the same source imply, their mean | log measured / predicted | falls from 0.46 to
+0.17. So a few steps that are measured on a stack and added to data/rows.csv would narrow its ranges
+more than anything that these rows can teach about mixtures in general.
 
 Source of the rule: split conformal prediction with normalised residuals (Lei et al. 2018, section
 5.2). The errors are in data/residuals.csv, written by `python -m lib.calibration fit`.
@@ -46,28 +48,28 @@ from lib.cost.published import DATA, table_as_text
 from lib.cost.step import step_seconds
 
 SHARE = 0.8  # of the runs
-DRAWN = 6  # configurations' worth of belief that a publisher is like all others
-MOST = 25  # rows that a source counts as
+DRAWN = 6  # weight, in configurations, of the assumption that a publisher is like all others
+MOST = 25  # the number of rows that a source counts as at most
 COLUMNS = ["kind", "source", "row", "group", "mixture", "launch", "error", "unseen_stack"]
 
 
 class Errors(NamedTuple):
-    """What is known of one kind of prediction."""
+    """What is known about the errors of one kind of prediction."""
 
     coefficients: np.ndarray  # a, b, c
     sources: frozenset
     publishers: dict  # {publisher: (configurations, mean e / mean s)}
-    q: float  # for a known source
-    unseen: float  # for a run of nobody's
+    q: float  # for a run of a known source
+    unseen: float  # q for a run without a known source
 
 
 def publisher(source):
-    """Who published a source: "mbridge" of "mbridge-26.04"."""
+    """The publisher of a source: "mbridge" for "mbridge-26.04"."""
     return source.split("-")[0]
 
 
 def features(kind, task):
-    """[1, mixture, launch]; of memory [1, 0, 0]: what the size of an error depends on.
+    """What the size of an error depends on: [1, mixture, launch], or [1, 0, 0] for memory.
 
     task: (Model, Plan, GPU, Stack).
     """
@@ -78,10 +80,10 @@ def features(kind, task):
 
 
 def half_width(kind, task, source=None):
-    """q s: predicted x exp(-q s) to predicted x exp(q s) holds 80 % of such runs.
+    """q s: the range from predicted x exp(-q s) to predicted x exp(q s) contains 80 % of such runs.
 
-    kind: "time" or "memory"; source: of a published row, known if it begins with one that is
-    ("simumax-b200-again"); otherwise, or if it is not given, the run counts as nobody's.
+    kind: "time" or "memory"; source: that of a published row. It counts as known if it begins with
+    the name of a known one, such as "simumax-b200-again". Any other run has no source.
     Raises ValueError for a kind of which no errors are known.
     """
     known = _errors(kind)
@@ -92,18 +94,18 @@ def half_width(kind, task, source=None):
 
 
 def scale(found, coefficients):
-    """s without r, of [1, mixture, launch] or of rows of these."""
+    """s without r, for one [1, mixture, launch] or for rows of them."""
     return np.maximum(0.01, np.asarray(found) @ coefficients)
 
 
 def drawn(n, ratio):
-    """r, from n configurations whose errors are `ratio` times as large as expected."""
+    """r, from n configurations whose errors are larger than expected by the factor `ratio`."""
     return (n * ratio + DRAWN) / (n + DRAWN)
 
 
 @functools.cache
 def _errors(kind):
-    """Errors of all rows of data/residuals.csv."""
+    """The Errors of all rows of this kind in data/residuals.csv."""
     return errors_of(read(kind))
 
 
@@ -118,7 +120,7 @@ def read(kind):
 
 
 def errors_of(rows):
-    """Errors of `rows`, of data/residuals.csv."""
+    """The Errors of these rows of data/residuals.csv."""
     column = lambda key: np.array([float(row[key]) for row in rows])
     sources, e, unseen = [row["source"] for row in rows], column("error"), column("unseen_stack")
     count = np.array([sources.count(source) for source in sources])
@@ -144,23 +146,23 @@ def errors_of(rows):
 
 
 def _most(values, weights, n):
-    """What SHARE (n + 1) / n of the values, by weight, are at most. n: how many of
-    them are independent."""
+    """The value that a share SHARE (n + 1) / n of the values, by weight, do not exceed. n: how many
+    of them are independent."""
     order = np.argsort(values)
     share = np.cumsum(weights[order]) / weights.sum()
     return float(values[order][np.searchsorted(share, min(1.0, SHARE * (n + 1) / n) - 1e-9)])
 
 
 def around(kind, value, task, source=None):
-    """(low, high) of a predicted value, in its unit; the same for a time and for a
-    rate, 1 / time."""
+    """(low, high) of a predicted value, in its unit. The formula is the same for a time and for a
+    rate, which is 1 / time."""
     q = half_width(kind, task, source)
     return value * exp(-q), value * exp(q)
 
 
 def residual(kind, source, row, group, task, ratio, factor=1.0):
-    """One line of data/residuals.csv. ratio: measured / predicted; factor: of the row's stack over
-    the planner's."""
+    """One line of data/residuals.csv. ratio: measured / predicted; factor: that of the row's stack
+    divided by the planner's."""
     _, mixture, launch = features(kind, task)
     values = kind, source, row, group, f"{mixture:.0f}", f"{launch:.3f}"
     return dict(
@@ -173,7 +175,7 @@ def residual(kind, source, row, group, task, ratio, factor=1.0):
 
 
 def write(rows):
-    """Write data/residuals.csv. rows: of `residual`."""
+    """Write data/residuals.csv. rows: results of `residual`."""
     with open(DATA / "residuals.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

@@ -1,6 +1,6 @@
-"""What would make it fit: tested changes to a request that no plan can meet.
+"""What would make a plan fit: changes to a request that no plan can meet, each of them tested.
 
-    the plan     one of the settings that were asked for, left free: tp, pp, micro-batch, ZeRO,
+    the plan     drop one of the settings that were requested: tp, pp, micro-batch, ZeRO,
                  recomputation ...
     the cluster  2, 4, 8 ... times the GPUs; another GPU of data/machines.csv
     the job      half, a quarter ... of the sequence length; a batch that the data ranks divide
@@ -14,12 +14,12 @@ from lib.cost.hardware import GIB, gpus
 from lib.cost.memory import FITS
 from lib.cost.search import depths, powers, search, smallest
 
-GROWTH = 12  # doublings of the cluster that are tried
+GROWTH = 12  # the cluster is doubled fewer times than this
 
 
 def freed(model, device, count, batch, precision, fixed):
-    """["micro_batch free: tp8 pp8 ... takes 12.0 s"]: the fastest plan that fits once one of
-    `fixed` is let go."""
+    """["micro_batch other than 4: tp8 pp8 ..., 12.00 s", ...]: the fastest plan that fits if one of
+    `fixed` is dropped."""
     found = []
     for key in fixed:
         rest = {name: value for name, value in fixed.items() if name != key}
@@ -32,9 +32,9 @@ def freed(model, device, count, batch, precision, fixed):
 
 
 def impossible(model, device, count, batch, precision="bf16", fixed=None):
-    """What stands in the way if no plan fits, and what would make one possible: text.
+    """A text that says why no plan fits, and what would make one fit.
 
-    count: GPUs; batch: sequences per step; fixed: {field of Plan: value} that was asked for.
+    count: GPUs; batch: sequences per step; fixed: {field of Plan: value} that was requested.
     """
     if fixed:
         asked = ", ".join(f"{key} {value}" for key, value in fixed.items())
@@ -87,7 +87,7 @@ def impossible(model, device, count, batch, precision="bf16", fixed=None):
 
 
 def not_divisible(model, count, batch):
-    """Why no plan divides the batch, and the batches nearby that some plan does: text."""
+    """A text that says why no plan divides the batch, and which batches near it can be divided."""
     whole = [tp for tp in powers(8) if count % tp == 0 and model.heads % tp == 0]
     least_dp = min(count // (tp * pp) for tp in whole for pp in depths(model.layers, count // tp))
     near = [str(n * least_dp) for n in (batch // least_dp, -(-batch // least_dp)) if n]

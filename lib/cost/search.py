@@ -1,18 +1,18 @@
 """Every plan for a model on a cluster, and those that fit in memory, fastest first.
 
-    degrees      tp: powers of two that divide the heads, within a node
-                 pp: any number of stages with a layer at least, as even as can be
-                     (lib.cost.step.split)
-                 v: whatever divides a stage's layers, where all stages have as many and m allows it
+    degrees      tp: powers of two up to 8 that divide the heads, within a node
+                 pp: any number of stages that leaves each at least one layer, divided as evenly as
+                     possible (lib.cost.step.split)
+                 v: any divisor of a stage's layers, if all stages have equally many and m allows it
                  cp: 1, or for 16,384 tokens and more also 2 to 16
-                 ep: powers of two that divide the experts
-                 dp: the GPUs that are left
+                 ep: powers of two up to 64 that divide the experts
+                 dp: the remaining GPUs
     micro-batch  1, 2, 4, ... 32
-    ZeRO         0 to 3
-    recompute    none, selective where scores are kept, full
+    ZeRO         0 to 3, or only 0 on a single data rank
+    recompute    none, selective if the stack keeps scores, full
 
-A plan fits if its fullest GPU stays below 83 % of the memory (memory.FITS). Plans that spend more
-to save memory that is not needed are not left out: the ranking says it.
+A plan fits if its fullest GPU stays below 83 % of the memory (memory.FITS). Plans that take longer
+to save memory that is not needed are included, because their rank shows this.
 
 The layer's times do not depend on pp, v, dp or ZeRO, so they are computed once for each of the
 other choices.
@@ -32,7 +32,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 
 
 class Choice(NamedTuple):
-    """A plan with what it costs."""
+    """A plan and what it costs."""
 
     plan: Plan
     seconds: float  # of a step
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
 
 
 def divisors(n):
-    """1 ... n, those that divide n."""
+    """The divisors of n, from 1 to n."""
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
@@ -50,16 +50,17 @@ def powers(most):
 
 
 def depths(layers, gpus):
-    """pp that divide `gpus` and leave every stage a layer. Where one does not divide the layers,
-    embedding and head count as a layer each, as in published runs: 126 layers on 16 stages are 7,
-    8, ... 8, 7.
+    """Values of pp that divide `gpus` and leave every stage a layer. If pp does not divide the
+    layers, embedding and head count as a layer each, as in published runs: 126 layers on 16 stages
+    are 7, 8, ... 8, 7.
     """
     return [pp for pp in divisors(gpus) if pp <= layers and min(split(layers, pp)) > 0]
 
 
 def chunks(layers, pp, m):
-    """v: stages on each of pp ranks. More than one only if they are equal, embedding and head
-    counted where pp does not divide the layers, and if pp divides the m micro-batches.
+    """Values of v, the stages on each of pp ranks. There may be more than one if all stages are
+    equal and pp divides the m micro-batches. If pp does not divide the layers, embedding and head
+    count as layers here.
     """
     shared = slots(layers, pp)
     if pp == 1 or shared % pp or m % pp:
@@ -98,9 +99,9 @@ def plans(model, gpu, gpus, batch, stack, precision="bf16"):
 def search(model, gpu, gpus, batch, stack=None, precision="bf16", k=None, fixed=None):
     """[Choice] of every plan that fits, fastest first; empty if none does.
 
-    model: a Model; gpu: a GPU; gpus: how many; batch: sequences per step; stack: a Stack,
-    Megatron-Core's if not given; precision: of matrix products, "bf16", "fp8" or "fp4"; k:
-    Parameters; fixed: {field of Plan: value} that all have.
+    model: a Model; gpu: a GPU; gpus: how many; batch: sequences per step; stack: a Stack, by
+    default Megatron-Core's; precision: of matmuls, "bf16", "fp8" or "fp4"; k: Parameters; fixed:
+    {field of Plan: value} that all plans must have.
     """
     stack, k = stack or stacks()[DEFAULT_STACK], k or parameters()
     room = FITS * gpu.memory
@@ -122,18 +123,18 @@ def search(model, gpu, gpus, batch, stack=None, precision="bf16", k=None, fixed=
 
 
 def least_bytes(model, plan, stack):
-    """A bound from below on a plan's memory that costs nothing to compute: its share of the
-    weights alone."""
+    """A lower bound on a plan's memory that is quick to compute: its share of the weights
+    alone."""
     ranks = plan.tp * plan.pp * plan.ep * (plan.dp * plan.cp if plan.zero == 3 else 1)
     return stack.state[0] * model.parameters / ranks
 
 
 def smallest(model, gpu, gpus, batch, stack=None, precision="bf16"):
-    """The Choice that needs least memory, whether it fits or not; None if no plan divides the
+    """The Choice that needs the least memory, whether it fits or not; None if no plan divides the
     batch.
 
-    Its micro-batch is 1, it recomputes everything and does not interleave: whatever else is chosen,
-    that needs least.
+    Its micro-batch is 1, it recomputes everything and it does not interleave, because this needs
+    the least memory whatever else is chosen.
     """
     stack = stack or stacks()[DEFAULT_STACK]
     everything = plans(model, gpu, gpus, batch, stack, precision)

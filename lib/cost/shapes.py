@@ -1,27 +1,27 @@
-"""The shape of a transformer: what its layers multiply, how many parameters that takes, how many
-operations a token.
+"""The shape of a transformer: the matrices of its layers, the number of its parameters, and the
+operations per token.
 
-One layer, per token (2 operations for each weight; s tokens of sequence):
+One layer, per token (2 operations for each weight; sequences of s tokens):
 
     attention  q k v   h x (a + 2 kv) d        grouped-query attention:
                                                kv < a heads of keys and values
-               scores  2 x 2 s a d             every pair of tokens; half of them if the mask is
-                                               causal and skipped
+               scores  2 x 2 s a d             every pair of tokens; half of them if the kernel
+                                               skips those that a causal mask hides
                out     a d x h
     MLP        GeLU    h x f, f x h            2 matrices
                SwiGLU  h x f twice, f x h      3 matrices
     MoE        router  h x E,  then topk experts of E, each an MLP of its own, and perhaps one that
                                all tokens visit
 
-LatentMoE (Nemotron 3 Super, arXiv 2604.12374) brings tokens down to a narrower width before they
-travel to the experts.
+LatentMoE (Nemotron 3 Super, arXiv 2604.12374) projects tokens to a narrower width before they are
+sent to the experts.
 
-h hidden, a heads of d numbers, kv heads of keys and values, f width of the MLP, V vocabulary, L
+h hidden size, a heads of size d, kv heads of keys and values, f width of the MLP, V vocabulary, L
 layers, E experts
 
-Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) writes q, k, v as products of two thin
-matrices with q_rank and kv_rank columns between them, and keeps rope_dim numbers of each head apart
-for the position.
+Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) factors the projections to q, k, v into
+two thin matrices, with q_rank and kv_rank columns between them, and gives each head rope_dim
+separate elements for the position.
 
 Sources: Narayanan et al. 2021 (arXiv 2104.04473), equations 2 and 3; Korthikanti et al. 2022 (arXiv
 2205.05198), appendix A; each model's own paper, in data/models.csv.
@@ -41,12 +41,12 @@ LEAST_0 = (
     "window", "latent",
 )  # fmt: skip
 FLAGS = ("gated", "tied", "biased")
-NEEDS = (  # sizes that say nothing without another
+NEEDS = (  # (a size, another one without which it has no meaning)
     ("shared_ffn", "experts"), ("dense_layers", "dense_ffn"), ("dense_ffn", "dense_layers"),
     ("dense_ffn", "experts"),
     ("q_rank", "kv_rank"), ("rope_dim", "kv_rank"), ("latent", "experts"),
 )  # fmt: skip
-MOST = {"layers": 10_000}  # of any other size 10^9
+MOST = {"layers": 10_000}  # the limit for any other size is 10^9
 
 
 @dataclass(frozen=True)
@@ -59,27 +59,27 @@ class Model:
     heads: int
     kv_heads: int
     head_dim: int
-    ffn: int  # of one expert, where there are experts
+    ffn: int  # of one expert, if there are experts
     vocab: int
     seq: int
     gated: bool = False  # SwiGLU: 3 matrices instead of 2
-    tied: bool = True  # the embedding is also the last product
+    tied: bool = True  # the embedding is also the weight of the last matmul
     experts: int = 0
     topk: int = 0
     shared_ffn: int = 0  # width of the expert that every token visits
-    dense_layers: int = 0  # first layers of a mixture that have an MLP of width dense_ffn instead
+    dense_layers: int = 0  # the first layers, which have an MLP of width dense_ffn, not experts
     dense_ffn: int = 0
     q_rank: int = 0
-    kv_rank: int = 0  # latent attention where it is not 0
+    kv_rank: int = 0  # not 0 means latent attention
     rope_dim: int = 0
     window: int = 0  # every other layer attends to the last `window` tokens only
-    # width that tokens are brought down to before they travel to the experts (LatentMoE)
+    # width to which tokens are projected before they are sent to the experts (LatentMoE)
     latent: int = 0
-    # experts' products add biases, and their activation is clamped: no fused kernel does it
+    # experts have biases and a clamped activation, for which there is no fused kernel
     biased: bool = False
 
     def problem(self):
-        """Why no transformer has these sizes, and which to change; None if one can."""
+        """Why no transformer can have these sizes, and which of them to change; None if one can."""
         for key in (*LEAST_1, *LEAST_0):
             size, least = getattr(self, key), int(key in LEAST_1)
             if not isinstance(size, int) or size < least:
@@ -110,8 +110,8 @@ class Model:
 
     @functools.cached_property
     def plain(self):
-        """The Model whose layers all are as a mixture's first, dense layers; None
-        if it has none."""
+        """A Model in which all layers are like the first, dense layers of this mixture; None if it
+        has none."""
         if not (self.experts and self.dense_layers):
             return None
         return replace(
@@ -133,8 +133,8 @@ class Model:
         return [max(0, min(n, self.dense_layers - b)) for n, b in zip(layers, before, strict=False)]
 
     def attention_matrices(self):
-        """[(inputs, outputs)] of the attention's weights; tensor parallelism splits the
-        larger side's heads."""
+        """[(inputs, outputs)] of the attention's weights. Tensor parallelism splits the heads, on
+        the larger side."""
         h, a, d = self.hidden, self.heads, self.head_dim
         if self.kv_rank:
             wide = a * (d + self.rope_dim)
@@ -144,7 +144,7 @@ class Model:
 
     @property
     def travelling(self):
-        """Numbers of a token that an expert sees."""
+        """The width of the tokens that an expert receives."""
         return self.latent or self.hidden
 
     def mlp_matrices(self, width, hidden=None):
@@ -158,8 +158,8 @@ class Model:
         return self.mlp_matrices(self.ffn, self.travelling)
 
     def shared_matrices(self):
-        """[(inputs, outputs)] that all tokens of a mixture visit: the shared expert, to the latent
-        width and back."""
+        """[(inputs, outputs)] of what all tokens of a mixture visit: the shared expert, and the
+        projections to the latent width and back."""
         latent = [(self.hidden, self.latent), (self.latent, self.hidden)] if self.latent else []
         return (self.mlp_matrices(self.shared_ffn) if self.shared_ffn else []) + latent
 
@@ -169,24 +169,24 @@ class Model:
 
     @functools.cached_property
     def whole_parameters(self):
-        """Of attention_parameters, those that tensor parallelism does not split: norms,
-        thin first matrices."""
+        """Those of attention_parameters that tensor parallelism replicates: norms, and the thin
+        first matrices of latent attention."""
         thin = self.q_rank + self.kv_rank + self.rope_dim if self.kv_rank else 0
         return self.hidden * (4 + thin)
 
     @functools.cached_property
     def expert_parameters(self):
-        """Of one expert, or of the dense MLP."""
+        """Parameters of one expert, or of the dense MLP."""
         return sum(n * k for n, k in self.expert_matrices())
 
     @functools.cached_property
     def shared_parameters(self):
-        """What a mixture's layer has beside experts: what all tokens visit, and the router."""
+        """Parameters of a mixture's layer besides experts: what all tokens visit, the router."""
         return sum(n * k for n, k in self.shared_matrices()) + self.hidden * self.experts
 
     @functools.cached_property
     def dense_mlp_parameters(self):
-        """Of the MLP in a mixture's first, dense layers."""
+        """Parameters of the MLP in a mixture's first, dense layers."""
         return sum(n * k for n, k in self.mlp_matrices(self.dense_ffn))
 
     @property
@@ -195,19 +195,19 @@ class Model:
 
     @property
     def parameters(self):
-        """All of them: layers, and the embedding once if it is tied, else twice."""
+        """All parameters: the layers, and the embedding once if it is tied, else twice."""
         return (
             self._layers(max(1, self.experts)) + (1 if self.tied else 2) * self.embedding_parameters
         )
 
     @property
     def active_parameters(self):
-        """Those that a token is multiplied with: topk experts of all, and the embedding as
-        the last product."""
+        """The parameters that a token is multiplied with: topk of the experts in each layer, and
+        the embedding in the last matmul."""
         return self._layers(max(1, self.topk)) + self.embedding_parameters
 
     def _layers(self, experts):
-        """Parameters of all layers, this many experts counted in each."""
+        """Parameters of all layers, with this many experts counted in each."""
         mlp = experts * self.expert_parameters + (self.shared_parameters if self.experts else 0)
         mlps = (
             self.layers - self.dense_layers
@@ -215,8 +215,8 @@ class Model:
         return self.layers * self.attention_parameters + mlps
 
     def scores_flops(self, causal):
-        """Operations of one layer's attention scores, forward, per token: 4 s a d, half of it under
-        a causal mask."""
+        """Operations of one layer's attention scores in forward, per token: 4 s a d, or half of
+        that under a causal mask."""
         wide = 2 * self.head_dim + (self.rope_dim if self.kv_rank else 0)
         full = 2 * self.seq * self.heads * wide
         if self.window:
@@ -224,14 +224,14 @@ class Model:
         return full / 2 if causal else full
 
     def flops_per_token(self, causal=False):
-        """Operations of forward and backward per token: 6 for each active parameter, 3 times the
-        scores' forward."""
+        """Operations of forward and backward per token: 6 for each active parameter, plus 3 times
+        those of the scores in forward."""
         return 6 * self.active_parameters + 3 * self.layers * self.scores_flops(causal)
 
 
 def shape(name, layers, hidden, heads, vocab, seq, **more):
-    """A Model from the numbers that tables print. An MLP of 4 h is GeLU's, any other SwiGLU's, and
-    that is untied.
+    """A Model from the numbers that tables print. By default, an MLP of width 4 h has GeLU and tied
+    embeddings, and one of any other width has SwiGLU and untied ones.
 
     Raises ValueError for sizes that no transformer has.
     """
@@ -252,8 +252,8 @@ def shape(name, layers, hidden, heads, vocab, seq, **more):
 
 @functools.cache
 def known():
-    """{name: Model} of data/models.csv, each with a sequence of 2048 tokens: `replace(model,
-    seq=...)` for another."""
+    """{name: Model} of data/models.csv, each with sequences of 2048 tokens; use `replace(model,
+    seq=...)` for any other length."""
     models = {}
     for row in table("models"):
         row.pop("source")
@@ -267,11 +267,11 @@ def known():
 def load(name, seq=None):
     """The Model called `name` in data/models.csv, or described by a JSON file of that path.
 
-    seq: a sequence length other than its own.
+    seq: a sequence length to use instead of its own.
 
-    The file holds the fields of `shape`: {"layers": 32, "hidden": 4096, "heads": 32, "vocab":
-    50257, "seq": 2048}. Raises ValueError for a name that is neither, or a file that lacks a field
-    or has one that is not known.
+    The file contains the fields of `shape`: {"layers": 32, "hidden": 4096, "heads": 32, "vocab":
+    50257, "seq": 2048}. Raises ValueError for a name that is neither, or a file in which a field is
+    missing or unknown.
     """
     if name.endswith(".json"):
         model = _described(name)

@@ -1,20 +1,21 @@
-"""Seconds in which data ranks exchange gradients and weights and nothing else runs.
+"""Seconds in which data ranks exchange gradients and weights while nothing else runs.
 
     ZeRO-0  gradients: reduce-scatter and all-gather (an all-reduce)
     ZeRO-1  gradients: reduce-scatter; the updated weights: all-gather
-    ZeRO-2  the same; without a pipeline each micro-batch's gradients are scattered, so none is kept
-            whole
+    ZeRO-2  the same; without a pipeline the gradients of each micro-batch are reduce-scattered, so
+            that no rank keeps full gradients
     ZeRO-3  every layer, every micro-batch: gather, gather again for backward, reduce-scatter
 
-    without overlap  all of it
-    with overlap     what is longer than a share `hidden` of the layers' computing, and at least the
-                     last layer's
+    without overlap  all of it is exposed
+    with overlap     what exceeds a share `hidden` of the layers' computation is exposed, but at
+                     least the exchange of the last layer
 
-With a pipeline, ZeRO-3's weights stay gathered from the first micro-batch to the last, and
-gradients whole (as FSDP under torch's pipelining does): ZeRO-2 and 3 then send what ZeRO-1 does,
-once a step. Who holds the same: parts.py. Experts are reduced over fewer ranks than the rest of
-their layer, and none of that is hidden: what runs show that differ in ep alone (gpt-oss on 64 GPUs:
-ep 64 inside one NVLink domain, ep 8 with eight copies of each expert).
+With a pipeline, ZeRO-3's weights stay gathered from the first micro-batch to the last, and its
+gradients stay unsharded, as with FSDP under torch's pipelining. ZeRO-2 and 3 then send what ZeRO-1
+does, once a step. parts.py says which ranks have copies of which parameters. The gradients of
+experts are reduced over fewer ranks than those of the rest of their layer, and none of that is
+hidden. Runs that differ only in ep show this (gpt-oss on 64 GPUs: ep 64 inside one NVLink domain,
+and ep 8 with eight copies of each expert).
 
 Source: ZeRO (Rajbhandari et al. 2020), section 7, for the volumes.
 """
@@ -24,7 +25,7 @@ from lib.cost.parts import expert_ranks, layer_parts
 
 
 def exposed(model, plan, gpu, stack, k, one, layers):
-    """Seconds per step. one: the Layer times; layers: how many the fullest stage has."""
+    """Seconds per step. one: a Layer of lib.cost.layer; layers: how many the fullest stage has."""
     tp, n = plan.tp, plan.dp * plan.cp
     dense, expert = per_rank(model, plan)
     gradient, weight = stack.gradient_bytes, 2 if plan.zero else stack.gradient_bytes
@@ -42,12 +43,12 @@ def exposed(model, plan, gpu, stack, k, one, layers):
         _pass(gpu, plan, layers * dense + embedding, layers * expert, size, k)
         for size in (gradient, weight)
     )
-    # bare: experts', which nothing hides
+    # bare: the experts' exchange, which nothing hides
     seconds, bare = (a + b for a, b in zip(scattered, gathered, strict=True))
-    if plan.zero == 2 and plan.pp == 1:  # all micro-batches but the last, which is below
+    if plan.zero == 2 and plan.pp == 1:  # all micro-batches but the last, see below
         hidden = k.hidden * layers * backward if stack.dp_overlap else 0.0
         bare += (plan.micro_batches - 1) * max(0.0, sum(scattered) - hidden)
-    # gradients behind the last micro-batch's backward, weights behind the next forward
+    # gradients hide behind the last micro-batch's backward, weights behind the next forward
     if stack.dp_overlap:
         seconds = max(
             seconds - k.hidden * layers * (forward + backward), seconds / (layers * plan.v)

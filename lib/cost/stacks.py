@@ -1,46 +1,50 @@
-"""What a software stack does that the plan does not say: which kernels it has, what it overlaps,
-what it keeps.
+"""Properties of a software stack that a plan does not state: which kernels it has, what it overlaps
+and what it keeps.
 
 Time
     flash               attention is fused: scores never reach memory
     sequence_parallel   norms and residuals are split over tp too, unless the row says otherwise
-    recompute           what it recomputes where the row does not say
-    interleaves         1 if it interleaves pipeline stages where the row does not say how many
-    tp_overlap          share of tensor parallelism's collectives that is hidden behind products
+    recompute           what it recomputes if the row does not say
+    interleaves         1 if it interleaves pipeline stages when the row does not say how many
+    tp_overlap          share of tensor parallelism's collectives that is hidden behind matmuls
     dp_overlap          1 if gradients are exchanged during backward
-    expert_overlap      1 if, of interleaved stages, one micro-batch's all-to-all between nodes
-                        hides behind another's products
-    even_context        0 if context ranks hold neighbouring tokens: under a causal mask the last
-                        has 2 - 1/cp times the scores of the mean
-    offloads            1 if activations that do not fit go to the host's memory, rather than being
-                        recomputed
+    expert_overlap      1 if, with interleaved stages, the all-to-all of one micro-batch between
+                        nodes hides behind the matmuls of another
+    even_context        0 if context ranks have contiguous tokens: under a causal mask the last
+                        rank then has 2 - 1/cp times the mean number of scores
+    offloads            1 if activations that do not fit are moved to the host's memory instead of
+                        being recomputed
     scatter_gather      1 if pipeline messages are split over the tensor ranks
-    splits_batch        1 if a rank's batch is cut into as many micro-batches as there are stages
+    splits_batch        1 if a rank's batch is split into as many micro-batches as there are stages
                         (torchtitan)
-    gradient_bytes      per parameter, in which gradients are summed and exchanged
-    fused_sum           1 if the product of a weight's gradient adds it to the sum over
-                        micro-batches itself
+    gradient_bytes      bytes per parameter in which gradients are summed and exchanged
+    fused_sum           1 if the matmul that computes a weight's gradient also adds it to the sum
+                        over micro-batches
     launch, launch_moe  host time of a layer, and of one with experts, relative to eager Megatron-LM
-    nic                 bytes per second of each GPU's share of the network, where it is not the
-                        GPU's usual one
+    nic                 bytes per second of each GPU's share of the network, if that is not the
+                        GPU's usual share
 Memory
     state               bytes per parameter: weights, gradients, optimizer
     logit_bytes         bytes per logit at the peak, with the vocabulary on one rank
-    split_logit_bytes   and with the vocabulary over tp ranks: torch's loss_parallel is not fused
-    kept_logit_bytes    and of every micro-batch, which torch's pipelining keeps until the step
-                        ends; where it is not 0, places for all that neighbours send are kept too
-    runtime, reserve    bytes, and a factor, that the source's tool counts beyond what is allocated
+    split_logit_bytes   the same with the vocabulary over tp ranks: torch's loss_parallel is not
+                        fused
+    kept_logit_bytes    bytes per logit of every micro-batch, which torch's pipelining keeps until
+                        the step ends; if it is not 0, buffers for all incoming messages are kept,
+                        too
+    runtime, reserve    bytes, and a factor, by which the source's tool reports more than is
+                        allocated
     selective           share of a layer's activations that selective recomputation keeps, with
                         fused attention
 
-These are from each source's text or code (DeepSpeed's pipelines split messages too:
-`is_pipe_partitioned`; Transformer Engine and Megatron-LM since 2023 fuse the sum), but for a few
-numbers that were set on its published rows: logit_bytes of torchtitan-2025 and megatron-core-0.14,
-reserve of torchtitan and Megatron-DeepSpeed, and the nic of zero3-2021. torchtitan's other memory
-is counted: selective recomputation keeps every other product's output, attention's and the layer's
-input; the loss is 12 bytes per logit at its peak (log-probabilities, their gradient and the
-logits', fp32), 16 in torch's loss_parallel, which has one more of these at once. What is fitted for
-a stack is one `factor` on its step time (parameters.py). Data: data/stacks.csv.
+These properties are taken from the text or code of each source. (DeepSpeed's pipelines split
+messages, too: `is_pipe_partitioned`. Transformer Engine, and Megatron-LM since 2023, fuse the sum.)
+Only a few numbers were set so that they match published rows: logit_bytes of torchtitan-2025 and
+megatron-core-0.14, reserve of torchtitan and Megatron-DeepSpeed, and the nic of zero3-2021. The
+rest of torchtitan's memory is counted. Its selective recomputation keeps the output of every other
+matmul, that of attention, and the layer's input. Its loss takes 12 bytes per logit at the peak
+(log-probabilities, their gradient and that of the logits, in fp32), and 16 in torch's
+loss_parallel, which has one more such tensor at once. One number is fitted for each stack: a
+`factor` on its step time (parameters.py). Data: data/stacks.csv.
 """
 
 import functools
@@ -88,8 +92,8 @@ class Stack(NamedTuple):
 
     @property
     def written(self):
-        """Bytes that the product of a weight's gradient moves for each number: the sum in
-        and out, or 16 bits."""
+        """Bytes that the matmul of a weight's gradient moves for each element: it reads and writes
+        the sum, or writes 16 bits."""
         return 2 * self.gradient_bytes if self.fused_sum else 2
 
 
@@ -108,8 +112,8 @@ def stacks():
 
 
 def stack_of(source, row="", gpu=""):
-    """The Stack that a published row ran on: of the patterns that begin "source:row gpu" the
-    longest; None if none."""
+    """The Stack that a published row ran on, which is that of the longest pattern that matches the
+    beginning of "source:row gpu"; None if none does."""
     fits = [
         (len(pattern), stack)
         for stack in stacks().values()

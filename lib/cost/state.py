@@ -7,10 +7,10 @@
     bf16                     2        2        -        2         2                8
 
 Mixed precision (Micikevicius et al. 2018) computes with 16-bit weights and gradients, while the
-optimizer updates a master copy in fp32: adding less than 1/512 of its value to a bf16 number does
-not change it (fp16: 1/4096). So mixed precision saves time and activations, but no model state.
-Plain bf16 saves model state, and loses such updates. With fp32 gradients many micro-batches can be
-summed without that loss.
+optimizer updates a master copy in fp32. It needs this copy because a bf16 number does not change if
+less than 1/512 of its value is added to it (fp16: 1/4096). So mixed precision saves time and memory
+for activations, but no model state. Plain bf16 saves model state, but loses such small updates.
+With fp32 gradients many micro-batches can be summed without that loss.
 
 Sources: ZeRO (Rajbhandari et al. 2020, section 3.1) for 2 + 2 + 12; Megatron-LM's documentation of
 its distributed optimizer for the 18.
@@ -45,7 +45,7 @@ RECIPES = {
 def model_state_bytes(parameters, precision):
     """Bytes of model state of `parameters` parameters, all together, trained with Adam.
 
-    precision: a key of RECIPES. Activations are no part of it: they grow with the batch.
+    precision: a key of RECIPES. Activations are not included, because they grow with the batch.
     Raises ValueError for a precision that is not in RECIPES.
     """
     if precision not in RECIPES:

@@ -1,23 +1,24 @@
 """Seconds of one training step, by component.
 
-    S_i       what stage i computes for one micro-batch: its layers forward, again and backward (of
-              a mixture the dense ones too); the last stage also multiplies with the vocabulary; and
-              the wait for messages
+    S_i       seconds of stage i for one micro-batch: its layers forward, recomputed and backward
+              (an MoE model may also have dense layers), on the last stage the matmul with the
+              vocabulary, and the wait for messages
     pipeline  m max(S)  +  (sum of the other stages' S - w W) / v
-              the second term is filling and draining, with v stages on each rank; zero-bubble
-              schedules fill it with W, the weights' gradients: w = 2 (ZB-1p, ZB-H1), 3 (ZB-V)
+              the second term is the time to fill and drain the pipeline, with v stages on each
+              rank; zero-bubble schedules fill it with W, the weights' gradients: w = 2 (ZB-1p,
+              ZB-H1), 3 (ZB-V)
     sharding  gradients and weights between data ranks, less what is hidden (sharding.py)
-    offload   activations to the host and back, where they do not fit: all of it is waited for
+    offload   activations to the host and back, if they do not fit; none of it is hidden
     optimizer 40 bytes read or written for each parameter that the rank updates
     step      (pipeline + sharding + optimizer) x factor of the stack x (1 + straggler log2(nodes))
 
-The factor is what a stack's software adds to all but the vocabulary's product: that is one call of
-a library in each.
+The factor is what a stack's software adds to everything except the vocabulary's matmul and loss,
+because that matmul is a single library call in every stack.
 
-The closed form of the pipeline is what lib.pipeline.simulate's clock gives for 1F1B with equal
-stages, and within 2 % for unequal ones (tests/cost/test_step.py); the clock is too slow for a
-search over thousands of plans. ZB-2p fills all but the messages. Source of w: Qi et al. 2024,
-sections 2.3 and 6 (bubbles.py has the exact rates).
+The closed form of the pipeline agrees with the clock of lib.pipeline.simulate for 1F1B with equal
+stages, and within 2 % for unequal ones (tests/cost/test_step.py). The clock itself is too slow for
+a search over thousands of plans. ZB-2p fills everything except the waits for messages. Source of w:
+Qi et al. 2024, sections 2.3 and 6 (bubbles.py has the exact rates).
 """
 
 from math import log2
@@ -34,12 +35,12 @@ from lib.cost.sharding import exposed, per_rank
 # weight, momentum, variance: read and written in fp32; gradient read twice; 16-bit weight written
 OPTIMIZER_BYTES = 40
 LOGIT_BYTES = 24  # of the loss, forward and backward: logits, their fp32 copy, softmax, gradient
-FILLED = {"1f1b": 0, "zb-1p": 2, "zb-v": 3, "zb-2p": 9}  # w; 9: more than there is to fill
+FILLED = {"1f1b": 0, "zb-1p": 2, "zb-v": 3, "zb-2p": 9}  # w; 9 is more than can be filled
 
 
 def split(layers, stages):
-    """Layers on each stage. Where `stages` does not divide them, embedding and vocabulary count as
-    a layer each, and the first stages have one more."""
+    """Layers on each stage. If `stages` does not divide them, embedding and vocabulary count as a
+    layer each, and the first stages may have one more than the others."""
     if layers % stages == 0:
         return [layers // stages] * stages
     each, more = divmod(slots(layers, stages), stages)
@@ -52,8 +53,8 @@ def split(layers, stages):
 def step_seconds(model, plan, gpu, stack, k=None, one=None):
     """{component: seconds}; their sum is the step.
 
-    gpu: a GPU; stack: a Stack; k: Parameters, those of data/parameters.csv if not given; one: the
-    Layer times, where they are known already.
+    gpu: a GPU; stack: a Stack; k: Parameters, by default those of data/parameters.csv; one: the
+    Layer, if it is known already.
     """
     k = k or parameters()
     gpu = gpu._replace(nic=stack.nic) if stack.nic else gpu
@@ -61,23 +62,23 @@ def step_seconds(model, plan, gpu, stack, k=None, one=None):
     memory = k.hbm * gpu.hbm
     one = one or layer(model, plan, gpu, stack, k)
     factor = k.factors.get(stack.name, 1.0)
-    # with several micro-batches each adds its gradients to the sum, read and written, unless the
-    # product has done it
+    # each of several micro-batches adds its gradients to the sum, which is read and written, unless
+    # the matmul has already done it
     adding = lambda held: (
         2 * stack.gradient_bytes * held / memory if m > 1 and not stack.fused_sum else 0.0
     )
     dense, expert = per_rank(model, plan)
     each, counts = one.whole + Times(elementwise=adding(dense + expert)), split(model.layers, p)
     first, plain, plain_dense = [0] * p, Times(), 0.0
-    if model.plain:  # a mixture's first layers
+    if model.plain:  # the first, dense layers of an MoE model
         first, (plain_dense, _) = model.plain_on(counts), per_rank(model.plain, plan)
         plain = layer(model.plain, plan, gpu, stack, k).whole + Times(
             elementwise=adding(plain_dense)
         )
     fullest = max(n - f for n, f in zip(counts, first, strict=True))
-    last = vocabulary(model, plan, gpu, stack, k).times(1 / factor)  # the factor leaves it as it is
+    last = vocabulary(model, plan, gpu, stack, k).times(1 / factor)  # the factor is not for it
     wait = k.exposed * message(model, plan, gpu, stack, k)
-    # one from each side, but at the ends
+    # one from each side, except at the ends
     waits = [(2 * plan.v - (i in (0, p - 1))) * wait for i in range(p)]
 
     stages = [(n - f) * each.total + f * plain.total for n, f in zip(counts, first, strict=True)]
@@ -91,7 +92,7 @@ def step_seconds(model, plan, gpu, stack, k=None, one=None):
     seconds = {name: m * value for name, value in zip(Times._fields, busy, strict=True)}
     seconds["message"] = m * waits[slow]
     # (sum of S - max S - w W) / v
-    # of weights: the other half is the inputs'
+    # gradients of weights, because the other half is that of the inputs
     gradients = one.backward.matmul / 2 * (model.layers - counts[slow])
     idle = max(0.0, sum(stages) - stages[slow] - FILLED[plan.schedule] * gradients)
     seconds["bubble"] = idle / plan.v + 2 * (p - 1) * wait
@@ -117,8 +118,8 @@ def step_seconds(model, plan, gpu, stack, k=None, one=None):
 
 
 def vocabulary(model, plan, gpu, stack, k):
-    """Times of the last product and the loss, forward and backward, for one
-    micro-batch. Never in fp8."""
+    """Times of the last matmul, which is never in fp8, and of the loss: forward and backward for
+    one micro-batch."""
     tokens = plan.micro_batch * model.seq / plan.cp
     forward, backward = products(
         [(model.hidden, model.vocab)], tokens, plan.tp, gpu, "bf16", k, stack.written
@@ -128,11 +129,11 @@ def vocabulary(model, plan, gpu, stack, k):
 
 
 def message(model, plan, gpu, stack, k):
-    """Seconds in which a micro-batch's activations, or their gradients, travel to the next stage:
-    the slowest message.
+    """Seconds that a micro-batch's activations, or their gradients, take to the next stage: those
+    of the slowest message.
 
-    Of stages side by side in a node some have their neighbour on the next node, and all others wait
-    for those.
+    If a pipeline has several stages in each node, some of them have a neighbour on another node,
+    and all others wait for those.
     """
     if plan.pp == 1:
         return 0.0
@@ -144,7 +145,7 @@ def message(model, plan, gpu, stack, k):
         away = max(away, gpu.per_node)
     if plan.sequence_parallel:
         return network.send(gpu, away, size / plan.tp, k.network)
-    if stack.scatter_gather:  # each tensor rank sends its part, and the next stage's gather them
+    if stack.scatter_gather:  # each tensor rank sends a part; the next stage gathers them
         return network.send(gpu, away, size / plan.tp, k.network) + network.one_pass(
             gpu, plan.tp, 1, size, k.network
         )

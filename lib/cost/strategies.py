@@ -1,29 +1,30 @@
-"""Six ways to divide a dense transformer over a cluster: does it fit, and how long does a GPU wait
-in a step?
+"""Six ways to divide a dense transformer over a cluster: which of them fit, and how long does a GPU
+wait in a step?
 
     W parameters, L layers, hidden size h, sequences of s tokens, B of them in a step;
     M nodes of R GPUs, N = M R
 
-                                    state over  sent in a step, on each GPU
+                                    state over  sent in a step, by each GPU
     data                            1           all-reduce of the gradients, 2W bytes, over N
     sharded                         N           2 all-gathers and a reduce-scatter of 2W bytes,
                                                 over N, for each of its B/N sequences
     tensor                          N           4 all-reduces of A per layer and sequence, over N
-    pipeline                        N           A to a neighbour, twice per sequence; idle
+    pipeline                        N           A to a neighbour, twice per sequence; idle time
     tensor inside, data across      R           4 all-reduces of A per layer and own sequence, over
                                                 the node's R; all-reduce of 2W/R bytes over M
     tensor inside, pipeline across  N           4 all-reduces of A per own layer and sequence, over
                                                 the node's R;
-                                                A to a neighbour, twice per sequence; idle
+                                                A to a neighbour, twice per sequence; idle time
 
-A = 2 s h, the bytes of a sequence's activation between two layers, in 16 bits. A micro-batch is one
-sequence, and a copy of the model works on its share of the sequences one after the other. State: 16
-bytes per parameter. Ring algorithms; a group of GPUs on several nodes has the slower link. Idle: p
-stages wait for (p-1)/B of the time that a GPU computes, 6 W B s / N operations. Not counted:
-activations' memory, and that communication may be hidden. A node is an NVLink domain here.
+A = 2 s h is the size of a sequence's activation between two layers, in bytes, with 16 bits per
+element. A micro-batch is one sequence, and a copy of the model processes its share of the sequences
+one after the other. The state takes 16 bytes per parameter. Collectives use ring algorithms, and a
+group of GPUs on several nodes has the slower link. A pipeline of p stages is idle for (p-1)/B of
+the time that a GPU computes, which is 6 W B s / N operations. The memory of activations is not
+counted, nor that communication may be hidden. A node is an NVLink domain here.
 
 Sources of the volumes: Narayanan et al. 2021, section 3; Rajbhandari et al. 2020, section 7. The
-labs count each.
+labs count each of them.
 """
 
 from math import inf
@@ -43,13 +44,13 @@ class Model(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """Nodes of GPUs. A link is (seconds per message, seconds per byte), and each GPU has
-    one of either kind."""
+    """Nodes of GPUs. A link is (seconds per message, seconds per byte), and each GPU has one link
+    inside its node and one across nodes."""
 
     nodes: int
     per_node: int  # GPUs
     memory: float  # bytes of a GPU
-    flops: float  # per second and GPU, as training reaches them
+    flops: float  # per second and GPU, as reached in training
     inside: tuple[float, float]
     across: tuple[float, float]
 
@@ -73,7 +74,7 @@ SITUATIONS = {  # name: (model, cluster, sequences in a step)
 # a model of 7B on two nodes of 8 H100, a million tokens in a step
 JOB = (Model(6.7e9, 32, 4096, 4096), Cluster(2, 8, 80e9, 400e12, NVLINK, CARD), 256)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SHORT = {  # the names of the six in a column of a table
+SHORT = {  # the names of the six strategies in the head of a table
     "data": "data", "sharded": "sharded", "tensor": "tensor", "pipeline": "pipeline",
     "tensor inside, data across": "t + data", "tensor inside, pipeline across": "t + pipe",
 }  # fmt: skip
@@ -81,11 +82,12 @@ SHORT = {  # the names of the six in a column of a table
 
 # exercise: lab0.seconds_lost
 def seconds_lost(model, cluster, batch):
-    """{strategy: seconds of a step in which a GPU does not compute}, of the six strategies those
-    that fit.
+    """{strategy: seconds of a step in which a GPU does not compute}, for those of the six
+    strategies that fit.
 
-    batch: sequences in a step. Fits: the model state in a GPU's memory; no more stages than layers;
-    no more copies of the model than sequences.
+    batch: sequences in a step. A strategy fits if the model state fits into a GPU's memory, if
+    there are no more stages than layers, and if there are no more copies of the model than
+    sequences.
     """
     W, L, A = model.parameters, model.layers, 2 * model.sequence * model.hidden
     M, R = cluster.nodes, cluster.per_node
@@ -95,7 +97,7 @@ def seconds_lost(model, cluster, batch):
     pipeline = lambda p: (
         2 * batch * (across[0] + A * across[1]) * (p > 1) + (p - 1) / batch * compute
     )
-    ways = {  # strategy: (what the state is divided by, is it possible, seconds)
+    ways = {  # strategy: (what divides the state, whether it is possible, seconds)
         "data": (1, batch >= N, ring(2 * W, N, *across)),
         "sharded": (N, batch >= N, batch / N * 3 * half(2 * W, N, *across)),
         "tensor": (N, True, 4 * L * batch * ring(A, N, *across)),
@@ -116,10 +118,10 @@ def seconds_lost(model, cluster, batch):
 def compared(seconds_lost, situations):
     """(a table, [the strategy that waits least in each situation]).
 
-    seconds_lost: as above. situations: {name: (model, cluster, sequences in a step)}, up to 26.
-    The table has a row for each, with the seconds that a step computes and those that it waits. Of
-    strategies that wait equally long, the first of the six is the best: with one GPU per node, for
-    example, "tensor inside, pipeline across" is a pipeline.
+    seconds_lost: as above. situations: {name: (model, cluster, sequences in a step)}, up to 26. The
+    table has a row for each, with the seconds that a step computes and those that it waits. If
+    several strategies wait equally long, the first of the six counts as the best. With one GPU per
+    node, for example, "tensor inside, pipeline across" is the same as a pipeline.
     """
     head = f"{'':<34} {'computes':>9} " + " ".join(f"{name:>8}" for name in SHORT.values())
     lines, best = [head], []
@@ -136,12 +138,12 @@ def compared(seconds_lost, situations):
 
 
 def sent_by(hidden, sequence, N, experts_per_token=2):
-    """{a way to divide a step over N devices: (bytes for one layer that a device sends once in a
-    step, bytes for each sequence of the step)}, in 16 bits.
+    """{a way to divide a step over N devices: (bytes that a device sends once in a step, bytes that
+    it sends for each sequence of the step)}, for one layer and in 16 bits.
 
-    A dense layer of 12 h^2 parameters, keys and values of full width, and micro-batches of one
-    sequence. Where each device has sequences of its own, it has 1/N of them. A pipeline's row is a
-    cut between two stages, not a layer.
+    The layer is dense and has 12 h^2 parameters, keys and values have full width, and a micro-batch
+    is one sequence. If devices have sequences of their own, each has 1/N of them. The row of the
+    pipeline is for a boundary between two stages instead of a layer.
     """
     weights, activation = 2 * 12 * hidden**2, 2 * sequence * hidden
     ring, half = COST["ring"].sent, COST["all_gather"].sent
@@ -158,7 +160,7 @@ def sent_by(hidden, sequence, N, experts_per_token=2):
 
 
 def table_of_bytes(hidden, sequence, N, sequences):
-    """`sent_by` as a table, with a column for steps of so many sequences each."""
+    """`sent_by` as a table, with a column for each of `sequences`, the numbers per step."""
     head = f"{'sent by a device per step, for one layer':<45}"
     lines = [head + "".join(f" {f'{B} sequences':>15}" for B in sequences)]
     for way, (once, each) in sent_by(hidden, sequence, N).items():
@@ -168,8 +170,9 @@ def table_of_bytes(hidden, sequence, N, sequences):
 
 
 def waits(seconds_lost, job, tokens):
-    """How long a step of `job`, (model, cluster, sequences in a step), waits with each strategy,
-    and how many days training on so many tokens takes then, as a text, the shortest wait first."""
+    """A text that says how long a step of `job`, (model, cluster, sequences in a step), waits with
+    each strategy, and how many days training on `tokens` tokens then takes; the shortest wait comes
+    first."""
     model, cluster, batch = job
     gpus = cluster.nodes * cluster.per_node
     computes = 6 * model.parameters * batch * model.sequence / gpus / cluster.flops

@@ -1,12 +1,12 @@
-"""From which width tensor parallelism computes longer than it sends, and a published sweep.
+"""The width above which tensor parallelism computes longer than it sends, and a published sweep.
 
     threshold    D at which t_send = t_compute: 2/9 (tp-1) C/W, for layers of 12 D^2 weights
 
-The sweep is over the degree of tensor parallelism: A100s, 8 to a node, measured by the
-authors of vTrain with Megatron-DeepSpeed; every activation is recomputed, no pipeline.
+The sweep varies the degree of tensor parallelism. The authors of vTrain measured it with
+Megatron-DeepSpeed on A100s, 8 to a node, with full recomputation and without a pipeline.
 
-All GPUs and the batch stay the same, so a larger tp means fewer data-parallel ranks: each GPU
-computes as much as before, and data parallelism sends less. At tp = 16 a group spans two nodes.
+The number of GPUs and the batch stay the same, so a larger tp means fewer data-parallel ranks: each
+GPU computes as much as before, and data parallelism sends less. At tp = 16 a group spans two nodes.
 
     sending    6 all-reduces per layer (2 forward, 2 again in recomputation, 2 backward) of the
                tokens of a group, D elements of 2 bytes each: 2 (tp-1)/tp times that from each rank
@@ -34,9 +34,9 @@ def _ring_size(device):
 
 
 def threshold_table(names=("A100-80GB", "H100-80GB", "B200")):
-    """Lines of text: the thresholds at tp = 2, 4 and 8 on these GPUs, for a ring in the node and
-    for the network, and at tp = 8 for NCCL's default all-reduce, where that is not the ring. A
-    rate inside the node is followed by the size of the messages for which it was measured."""
+    """Lines of text with the thresholds on these GPUs: at tp = 2, 4 and 8 for a ring in the node
+    and for the network, and at tp = 8 for NCCL's default all-reduce if that is not the ring. Next
+    to a rate inside the node is the size of the messages for which it was measured."""
     lines = [f"{'least D: computes longer than it sends':<42}{'tp = 2':>8}{'4':>8}{'8':>8}"]
     for device in map(gpu, names):
         rates = {
@@ -67,7 +67,7 @@ class Step(NamedTuple):
 def sending_seconds(layers, tokens, hidden, tp):
     """Seconds of a step's six all-reduces per layer, for the tokens of one tensor-parallel group.
 
-    In a node at the rate of NCCL's ring; across two nodes at that of the node's network.
+    The rate is that of NCCL's ring inside a node, and that of the node's network across two nodes.
     """
     rate = gpu("A100-80GB").link if tp <= PER_NODE else NODE_NETWORK
     return 6 * layers * 2 * (tp - 1) / tp * tokens * hidden * 2 / rate

@@ -1,20 +1,21 @@
 """What ZeRO keeps on each rank, and what it sends: the formulas by stage (Rajbhandari et al. 2020).
 
     stage                  weights   gradients   optimizer  mixed precision, bytes per parameter
-    0   data parallelism   whole     whole       whole      2 + 2 + 12            = 16
-    1   optimizer state    whole     whole       1/N        2 + 2 + 12/N          -> 4      4 x less
-    2   and gradients      whole     1/N         1/N        2 + 2/N + 12/N        -> 2      8 x less
+    0   data parallelism   full      full        full       2 + 2 + 12            = 16
+    1   optimizer state    full      full        1/N        2 + 2 + 12/N          -> 4      4 x less
+    2   and gradients      full      1/N         1/N        2 + 2/N + 12/N        -> 2      8 x less
     3   and weights        1/N       1/N         1/N        2/N + 2/N + 12/N      -> 0      N x less
 
-N ranks, psi parameters. The 4x and the 8x are limits: they hold where 12/N and 14/N are small
-beside 4 and 2. On 4 ranks stage 1 keeps 7 bytes, 2.3 x less; stage 2 keeps 5.5, 2.9 x less. Stage 3
-keeps N x less for every N.
+N ranks, psi parameters. The 4x and the 8x are limits, which hold if 12/N and 14/N are small
+compared with 4 and 2. On 4 ranks stage 1 keeps 7 bytes, 2.3 x less, and stage 2 keeps 5.5, 2.9 x
+less. Stage 3 keeps N x less for every N.
 
-A step sends, per rank and in units of (N-1)/N psi, with k micro-batches:
+With k micro-batches, each rank sends in a step, in units of (N-1)/N psi:
 
-    stage 0, 1  2      reduce-scatter the gradients, all-gather what is updated (an all-reduce is
-                       these two)
-    stage 2     k + 1  no whole gradient is kept, so each micro-batch's is reduce-scattered
+    stage 0, 1  2      reduce-scatter the gradients, and all-gather the updated weights; stage 0's
+                       all-reduce sends as much
+    stage 2     k + 1  no rank keeps the full gradient, so that of each micro-batch is
+                       reduce-scattered
     stage 3     3 k    all-gather the weights for forward, once more for backward, reduce-scatter
                        the gradients
 
@@ -37,8 +38,8 @@ def rank_state(parameters, stage, N, precision="mixed"):
     """Bytes of each part of the model state on one of N ranks, at a stage from 0 to 3: a
     ModelState.
 
-    parameters: psi, all that are trained; padding is left out. precision: a key of
-    `lib.cost.RECIPES`. Raises ValueError for another stage, or N below 1.
+    parameters: psi, the number of parameters that are trained, without padding. precision: a key
+    of `lib.cost.RECIPES`. Raises ValueError for any other stage, or if N is below 1.
     """
     if stage not in SHARDED or N < 1:
         raise ValueError(f"stage={stage}, N={N}: use stage 0, 1, 2 or 3, and 1 rank or more")
@@ -59,9 +60,9 @@ def rank_state_bytes(parameters, stage, N, precision="mixed"):
 def sent_elements(elements, stage, N, microbatches=1, root=0):
     """Elements that one of N ranks sends in a step, by rings.
 
-    elements: of all parameters, each flat padded to a multiple of N. root: how many of them belong
-    to the root unit, whose weights stay gathered between forward and backward (stage 3 only).
-    Raises ValueError for another stage, or fewer than 1 micro-batch.
+    elements: of all parameters, with each flat buffer padded to a multiple of N. root: how many of
+    them belong to the root unit, whose weights stay gathered between forward and backward (stage 3
+    only). Raises ValueError for any other stage, or for fewer than 1 micro-batch.
     """
     k = microbatches
     if stage not in SHARDED or k < 1:

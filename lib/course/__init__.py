@@ -13,14 +13,14 @@ We write only the solution notebooks by hand, and make all others from them.
 
 notebook.py build.py execute.py            notebooks as data; makes the students' notebooks;
                                            stores outputs
-validate.py lint.py reach.py               proves that a lab is sound; the rules of the first proof;
+validate.py lint.py reach.py               proves that a lab is sound; the rules of its first check;
                                            which cells an answer can reach
-nbval_run.py nbval_plugin.py temporary.py  runs a notebook with nbval; what nbval itself lacks;
+nbval_run.py nbval_plugin.py temporary.py  runs a notebook with nbval; adds what nbval lacks;
                                            temporary folders
 core.py hours.py                           which sections are optional; how long a lab takes
 mine.py carry.py edition.py answers.py     a student's copy; merges it with a new edition; which
                                            edition it is; which cell answers which exercise
-grade.py merge.py report.py                grades one notebook; puts the answers into ours;
+grade.py merge.py report.py                grades one notebook; puts its answers into ours;
                                            prints the points
 output_cap.py tamper.py                    in the graded kernel: stops endless output, and looks
                                            for signs of a forged report

@@ -1,7 +1,7 @@
 """`python -m lib.course <command>`: the commands behind `make notebooks`, `validate` and `grade`.
 
-The exit code is 0 if the command did its work, however many points a graded notebook has; 1 if
-something failed, which is named; and 2 for a wrong command line.
+The exit code is 0 if the command did its work, however many points a graded notebook gets; 1 if
+something failed, which a message then names; and 2 for a wrong command line.
 """
 
 import argparse
@@ -39,8 +39,8 @@ from . import (
 )
 from .notebook import CourseError
 
-# Labs that are validated at the same time. With three, the machine is so busy that measurements are
-# repeated again and again.
+# How many labs are validated at the same time. With three, the machine is so busy that measurements
+# are repeated again and again.
 AT_A_TIME = 2
 
 
@@ -159,7 +159,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `argv` and return the exit code. What a person has to put right is
+    """Run the command line `argv` and return the exit code. An error that a person has to fix is
     printed to stderr."""
     args = parser().parse_args(argv)
     try:
@@ -172,7 +172,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"error: {notebook.refusal(error)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # what was started has been ended already
+    except KeyboardInterrupt:  # the processes we started have been ended already
         class_ = args.command == "grade" and args.out
         go_on = ": run the same command again, and it continues where it stopped"
         print(f"stopped{go_on if class_ else ''}", file=sys.stderr)
@@ -233,8 +233,8 @@ def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
     """Validate each lab in a process of its own, AT_A_TIME of them at once, because a notebook
     mostly waits for its ranks.
 
-    The output of each lab is printed when it is done; that of labs that are not sound comes at the
-    end, where one looks first. Returns for each lab whether it is sound.
+    The output of a sound lab is printed when it is done. That of the other labs is printed at the
+    end, because people look there first. Returns for each lab whether it is sound.
     """
     processes, told, to_come, last = {}, set(), [*range(len(labs))], []
     with contextlib.ExitStack() as stack:
@@ -323,7 +323,7 @@ def stop_when_stdin_closes() -> None:
 
 
 def due(text: str) -> datetime:
-    """Parse a time in ISO 8601. If it has no time zone, this machine's is meant."""
+    """Parse a time in ISO 8601. A time without a zone is in this machine's zone."""
     return datetime.fromisoformat(text).astimezone()
 
 
@@ -337,15 +337,15 @@ def one_notebook(folder: Path) -> Path:
 
 
 def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
-    """Grade a folder of notebooks into --out. Returns 1 if some could not be graded, which are
-    named and tried again next time."""
+    """Grade a folder of notebooks into --out. Returns 1 if some could not be graded; they are named
+    here, and the next run tries them again."""
     if not args.out:
         raise CourseError(f"{args.notebook} is a folder: say with --out where its results go")
     says = sandbox.held(terms.sandbox).says
     print(f"notebooks run {says}", flush=True)
     records = classroom.grade_class(args.notebook, args.out, terms, max(1, args.jobs))
     where = {one.student: one.path for one in submissions.find(args.notebook, terms.lab)}
-    names = [record["student"] for record in records]  # a file may have come or gone meanwhile
+    names = [record["student"] for record in records]  # files may have changed meanwhile
     whose = {name: people.person(name, where.get(name), args.due) for name in names}
     tables.write_all(records, whose, args.out, says)
     failed = [record for record in records if record["result"] is None]

@@ -30,7 +30,7 @@ RENAMED = json.loads(
 @dataclass(frozen=True)
 class Found:
     """The answer to one exercise. source: the answer, or the stub if there is none. written: True
-    if the student has written it. theirs: its text in the student's file. missing: True if no cell
+    if the student wrote it. theirs: its text in the student's file. missing: True if no cell
     for it was found, not even the stub. notes: what the student should know."""
 
     source: str
@@ -73,7 +73,7 @@ def read_notebook(path: Path) -> tuple[NotebookNode, str]:
         ]
     except (ValueError, RecursionError) as error:
         return nothing, f"{path.name} is not JSON ({error}): was it saved or downloaded in full?"
-    except Exception as error:  # nbformat raises whatever the first odd value makes Python raise
+    except Exception as error:  # nbformat lets any exception that an odd value causes through
         return (
             nothing,
             f"{path.name} is not a notebook ({type(error).__name__}: {error}): save it in "

@@ -11,8 +11,8 @@ Headings of optional sections are collapsed (core.py). A check's cell gets the t
 `raises-exception`, so that Run All continues after an exercise that is not written yet. A solution
 must not have this tag, because nbval takes it to mean that an error is fine.
 
-With an address in pyproject.toml (`project.urls.Repository`) the first cell fetches the course from
-there where lib is missing, and on GitHub the title gets a link to Colab and one to Kaggle. The
+If pyproject.toml has an address (`project.urls.Repository`), the first cell fetches the course from
+there when lib is missing. If that is on GitHub, the title gets links to Colab and Kaggle. The
 metadata names the edition (edition.py).
 
 The result depends on the input alone, so building twice gives the same bytes. A marker that is

@@ -3,12 +3,12 @@ from release to release. Its input and output are JSON:
 
     stdin   {"lab0.ring_all_reduce": ["def ring_all_reduce(...", "lib/collectives/ring.py", 28],
              ...}
-    stdout  {"tag": "cpython-311",
+    stdout  {"tag": "cpython-311", "version": [3, 11],
              "code": {"lab0.ring_all_reduce": base64 of the marshalled code, ...}}
 
 All instructions of a definition get the one line number given. A traceback therefore shows that
-line of the file, the stub's signature or the call of `reference`. Only the standard library is
-imported, so that any interpreter can run this file.
+line of the file, which is the stub's signature or the call of `reference`. Only the standard
+library is imported, so that any interpreter can run this file.
 """
 
 import ast

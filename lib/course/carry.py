@@ -1,12 +1,12 @@
 """Merges a student's notebook with a new edition of its lab. The result has the cells of the new
 edition, and in them what the student wrote.
 
-The table says for each cell what it has after the merge, depending on what became of it in the
+The table says what a cell contains after the merge, depending on what has happened to it in the
 student's copy and in the new edition.
 
     cell                    the student's copy  the new edition     after the merge
     answer                  written             any                 the student's,
-                                                                    found as answers.py does
+                                                                    found by answers.py
                             still the stub      any                 the new stub
     other cell              changed             as before           the student's
                             changed             changed, or locked  the new one,

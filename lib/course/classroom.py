@@ -4,10 +4,10 @@
                                                               out/points.csv, ...      (tables.py)
 
 The key of a record is a hash of all that the points depend on (submissions.py). A student whose
-record has today's key is not graded again. An interrupted run therefore continues where it stopped,
-and after a check was corrected, all students are graded again. The records contain no paths or
-process ids, and the only time is the minutes that grading took, rounded up, so that two runs on the
-same folder nearly always give the same bytes. Submissions are only read.
+record has the current key is not graded again. An interrupted run therefore continues where it
+stopped, and after a check has been corrected, all students are graded again. The records contain no
+paths or process ids, and the only time in them is how many minutes grading took, rounded up.
+Therefore two runs on the same folder nearly always give the same bytes. Submissions are only read.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from .notebook import CourseError
 from .submissions import Submission, Terms
 
 AFTER_LIMIT = 120  # seconds that a grading process may take beyond its notebook's total limit
-RUNNING = ".running-"  # prefix of the folder in `out` with the results that are not stored yet
-POLL = 0.1  # seconds between two looks at what runs
+RUNNING = ".running-"  # prefix of a folder in `out` for results that are not stored yet
+POLL = 0.1  # seconds between two looks at the processes that run
 
 
 def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
@@ -74,7 +74,7 @@ def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write `text` in one step, so that no other process sees a file that is written in part."""
+    """Write `text` in one step, so that no other process sees a file that is half written."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8", newline="")
     os.replace(part, path)
@@ -133,10 +133,11 @@ def _graded(
 
 
 def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _Job:
-    """Start grading one notebook, in a session of its own, so that Ctrl-C reaches only us and we
-    can end it in good order.
+    """Start grading one notebook in a session of its own. Ctrl-C then reaches only us, and we can
+    end the grading in an orderly way.
 
-    If we are killed, its input closes, and it ends by itself, with all that it started.
+    If we are killed, the input of the new process closes. It then ends by itself, and ends all that
+    it has started.
     """
     command = [
         sys.executable,
@@ -176,8 +177,8 @@ def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _
 
 
 def _end(job: _Job) -> None:
-    """End one grading process. It ends what it started; if it no longer can, its supervisor
-    does."""
+    """End one grading process. It first ends what it has started; if it can no longer do that, its
+    supervisor does."""
     job.process.terminate()
     job.process.stdin.close()
     try:

@@ -6,7 +6,7 @@
     ## 9. The same hang on a cluster (optional)                 optional, up to the next ## heading
     ### Which rank is missing?                                  optional with its section
 
-A heading that says "optional" or "bonus" in a parenthesis at its end makes everything up to the
+A heading that says "optional" or "bonus" in parentheses at its end makes everything up to the
 next heading of the same or a higher level optional. In the students' notebooks such a section is
 collapsed when the notebook opens.
 """
@@ -28,11 +28,11 @@ def is_optional(heading: str) -> bool:
 
 
 def parts(nb: NotebookNode) -> Iterator[tuple[NotebookNode, str, bool]]:
-    """Yield each cell with its source, and whether that belongs to the core.
+    """Yield each cell with its source, and whether the source belongs to the core.
 
-    A text cell with several headings gives a part for each of them.
+    A text cell with several headings is yielded once for each of them, with its part of the source.
     """
-    optional = None  # the level of the heading that made optional what follows
+    optional = None  # the level of the heading that made this part optional
     for cell in nb.cells:
         if cell.cell_type != "markdown":
             yield cell, cell.source, optional is None
@@ -62,7 +62,7 @@ def collapse(nb: NotebookNode) -> None:
 
 
 def _by_heading(source: str) -> list[str]:
-    """The source, split before each heading. A line in a fenced block of code is no heading."""
+    """The source, split before each heading. A line in a fenced block of code is not a heading."""
     found, fenced = [[]], False
     for line in source.split("\n"):
         fenced ^= line.lstrip().startswith("```")

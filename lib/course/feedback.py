@@ -103,7 +103,7 @@ def _code(row):
 
 
 def _is_named(line, text):
-    """True if `text`, from a message, names this line. The message may go on after the line, or may
-    have been cut within it."""
+    """True if `text`, from a message, names this line. The message may continue after the line, or
+    may have been truncated within it."""
     line = line.strip()
     return bool(line) and (text.startswith(line) or line.startswith(text.removesuffix("...")))

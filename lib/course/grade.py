@@ -10,10 +10,10 @@ replace it by its stub, and run the notebook again in a fresh kernel:
     run 2   setup  A      B's stub   C ok   D ok    -> every other exercise keeps its points
 
 Each exercise can be dropped once, and all runs together end at the total limit. Every run is in a
-sandbox (sandbox.py). That is no proof against hostile code, because an answer runs in the same
-process as its check and can forge a report line. A note "look by hand" names the signs of it: a
-function that was replaced (tamper.py), a check that reports twice, or one that reports all points
-and then raises.
+sandbox (sandbox.py). This cannot stop hostile code, because an answer runs in the same process as
+its check and can forge a report line. A note "look by hand" names the signs of it: a function that
+was replaced (tamper.py), a check that reports twice, or one that reports all points and then
+raises.
 """
 
 import re
@@ -50,8 +50,9 @@ def grade_notebook(
 ) -> dict:
     """Grade the notebook at `path` as a solution of `lab` ("0", "lab0" or "lab0_concepts").
 
-    limits: what its code may use. hidden: folders, besides the course's, that it finds empty if the
-    sandbox can do that. held: the sandbox, by default the strongest one that works here.
+    limits: the resources that its code may use. hidden: folders, besides the course's, that are
+    empty in the sandbox, if it can do that. held: the sandbox, by default the strongest one that
+    works here.
 
     Returns {"lab", "points", "max_points", "exercises": [{"id", "title", "points", "max_points",
     "bonus", "status", "message", "hint", "code": [the answer's cells], "parts": [of a bundle:

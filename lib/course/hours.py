@@ -1,13 +1,13 @@
 """How long a lab takes a student, computed the same way for every lab.
 
-    hours = words / 130 / 60                  read slowly, as a text with formulas is
+    hours = words / 130 / 60                  a slow pace, because of the formulas
           + lines of given code / 12 / 60     that a student has to understand
           + minutes of exercises x 1.25 / 60  as announced; one in four is retried
           + seconds in which cells run / 3600
 
 Words and lines are counted in the student's notebook. Minutes are written in italics below the
-heading of an exercise, as in "*20 minutes, about 18 lines.*"; in a heading they count as well. The
-seconds are those of the last execution of the solution. They are stored in its metadata, and are
+heading of an exercise, as in "*20 minutes, about 18 lines.*"; minutes in the heading itself count,
+too. The seconds are those of the last execution of the solution. They are stored in its metadata,
 rounded, so that another execution does not change the notebook's bytes unless its running time has
 really changed.
 

@@ -42,14 +42,14 @@ DRIVER_FILES = (
 # the environment.
 CPU_SIZE = "about 0.4 GB to download and 1.5 GB on disk"
 CUDA_SIZE = "about 3 GB to download and 8 GB on disk"
-# settings with which pip may do without its index
+# settings with which pip may not need its index
 LOCAL = "find-links", "extra-index-url", "no-index"
 AGAIN = "Then repeat the command."
 
 
 def main(arguments):
-    """Run one of the two commands above. It ends with one sentence if there is something that the
-    user has to fix."""
+    """Run one of the two commands above. If there is something that the user has to fix, it exits
+    with one sentence that says so."""
     command, *rest = arguments
     if not os.access(".", os.W_OK):
         sys.exit(
@@ -114,7 +114,7 @@ def install_packages(torch, extras, given=""):
 
 def choose(given, settings):
     """Decide where torch comes from: (the index's URL, "" for the one that pip uses; the reason,
-    and how much it is).
+    and the size of the download).
 
     given: the index that the user asked for, which is always taken.
     settings: pip's. If they name an index, that one is used, because it was chosen for this
@@ -223,8 +223,8 @@ def default_index():
 
 
 def require_network(indexes, settings):
-    """Stop with one sentence if there is no way to one of the indexes, and pip has no other
-    place to look."""
+    """Exit with one sentence if one of the indexes cannot be reached, and pip has no other place to
+    look."""
     if any(map(settings.get, LOCAL)):
         return
     for index in filter(None, indexes):
@@ -245,9 +245,9 @@ def require_network(indexes, settings):
 def unreachable(index, settings, seconds=SECONDS):
     """Why an index does not answer, after at most `seconds`; None if it does.
 
-    An OSError means that there is no way to it; a text is any other reason. The request takes the
-    proxy that pip would take. It does not check certificates, because nothing of the answer is
-    used: pip checks them when it downloads.
+    An OSError means that it cannot be reached; any other reason is a string. The request uses the
+    proxy that pip would use. It does not check certificates, because nothing in the answer is used,
+    and pip checks them when it downloads.
     """
     if not index.startswith(("http://", "https://")):
         return None
@@ -275,7 +275,7 @@ def unreachable(index, settings, seconds=SECONDS):
 
 
 def request(url, proxy, seconds):
-    """Ask for a page, through `proxy` if there is one, else as the environment says. Raises if
+    """Request a page, through `proxy` if there is one, otherwise as the environment says. Raises if
     there is no answer."""
     proxies = urllib.request.getproxies()
     every = proxy or proxies.get("all")
@@ -290,18 +290,18 @@ def request(url, proxy, seconds):
 
 
 def reason(wrong):
-    """The reason in words: of an OSError without its number."""
+    """The reason in words; the number of an OSError is left out."""
     return getattr(wrong, "strerror", None) or wrong
 
 
 def public(index):
-    """An index as it may be printed: without the name and password that its URL may contain."""
+    """An index as it may be printed, without a user name and password in its URL."""
     return re.sub("//[^/]*@", "//", index)
 
 
 def installed_torch():
     """The release of torch that is installed, such as "2.13.0+cpu"; "" if none is."""
-    from importlib import metadata  # Python 3.8 has it; older ones do not come here
+    from importlib import metadata  # since Python 3.8; older ones have been refused before
 
     try:
         return metadata.version("torch")

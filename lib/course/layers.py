@@ -1,13 +1,13 @@
 """Lays out an acyclic graph in rows, so that all arrows point down and few of them cross (Sugiyama
 et al. 1981). There are four steps:
 
-1. rows    Each node is above all that it points at. A node with more arrows to it than from it is
-           as high as these allow.
-2. bends   An arrow that passes through rows gets a position in each of them, its bends, so that it
-           runs between the nodes.
+1. rows    Each node is above all nodes that it points at. A node with more incoming than outgoing
+           arrows is placed as high as the incoming ones allow.
+2. bends   An arrow that passes through other rows gets a position in each of them, called a bend,
+           so that it runs between the nodes there.
 3. order   Each row is sorted by the mean position of its nodes' neighbours. Then adjacent nodes are
            exchanged, and the order with the fewest crossings is kept.
-4. places  Each x is as close to the mean of the neighbours as the order and the widths allow.
+4. places  Each node is as close to the mean of its neighbours as the order and the widths allow.
 """
 
 import functools
@@ -143,7 +143,7 @@ class Layers:
         their order and distance."""
         steps = [(self.width[a] + self.width[b]) / 2 + self.gap for a, b in itertools.pairwise(row)]
         offsets = [0.0, *itertools.accumulate(steps)]
-        # blocks of nodes that touch; each block is at the mean of what its nodes want
+        # blocks of nodes that touch; a block is placed at the mean of the positions its nodes want
         blocks = []
         for want, offset in zip(wanted, offsets, strict=True):
             blocks.append([want - offset])

@@ -1,8 +1,8 @@
 """The rules for a solution notebook. They make sure that a green nbval run means something, and
 that the notebook's bytes do not change from run to run.
 
-nbval is silent about a reference that was never executed, an unknown %magic (which skips the whole
-cell), a !command that fails, and an output without a tag. A stored output that contains an address,
+nbval does not report a reference that was never executed, an unknown %magic (which skips the whole
+cell), a !command that fails, or an output without a tag. A stored output that contains an address,
 a path or a time differs on the next machine. Each rule below is a function of the notebook, a cell
 or an exercise, and yields findings. The tests in tests/course show that each of them can fail.
 """
@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 
 from . import notebook
 
-LINES = 15  # most lines of a code cell that is neither an answer nor a check
+LINES = 15  # limit for the lines of a code cell that is neither an answer nor a check
 RANKS = "ranks"  # %%ranks is allowed, because it raises what its cell raises
 MAGICS = {"matplotlib", "load_ext", "autoreload", "time", "timeit", RANKS}
 SWITCHES = {
@@ -40,8 +40,8 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True)
 class Finding:
-    """One violation of a rule. cell: the id of the cell, or "" if the violation is one of the whole
-    notebook. warning: True if it is shown but is no failure."""
+    """One violation of a rule. cell: the id of the cell, or "" if the violation concerns the whole
+    notebook. warning: True if it is shown but does not count as a failure."""
 
     cell: str
     text: str
@@ -107,7 +107,7 @@ def _points(nb: NotebookNode) -> Iterator[Finding]:
 
 
 def _switches(cell: NotebookNode) -> Iterator[Finding]:
-    """Tags and comments with which nbval would not judge a cell."""
+    """Tags and comments that would make nbval pass a cell without judging it."""
     lines = [line.strip() for line in cell.source.splitlines()]
     comments = {
         line.lstrip("# ").lower().replace("_", "-") for line in lines if line.startswith("#")
@@ -118,7 +118,7 @@ def _switches(cell: NotebookNode) -> Iterator[Finding]:
 
 def _commands(cell: NotebookNode) -> Iterator[Finding]:
     """%magics and !commands. We look for them in the Python code into which IPython turns the cell,
-    so a % in a string is not taken for one."""
+    so a % in a string is not mistaken for one."""
     try:
         tree = ast.parse(TransformerManager().transform_cell(cell.source))
     except SyntaxError as error:

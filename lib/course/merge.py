@@ -5,7 +5,7 @@
     answer              answer  ----->  the student's
     check    ------------------------>  ours, hidden tests included
 
-Only what a student wrote in answers counts, therefore. It does not matter whether checks were
+Therefore only what a student wrote in answer cells counts. It does not matter whether checks were
 edited or deleted, cells moved, metadata lost or outputs faked. answers.py finds the answers.
 """
 
@@ -44,7 +44,7 @@ class Merged:
         self._drop({notebook.nbgrader(cell)["grade_id"] for cell in exercise.answers})
 
     def drop_helpers(self) -> None:
-        """Replace the student's helper functions by the empty cell."""
+        """Replace the cell with the student's helper functions by our empty one."""
         self._drop({notebook.HELPERS})
 
     def _drop(self, ids: set[str]) -> None:
@@ -54,8 +54,8 @@ class Merged:
 
 
 def merge(canonical: NotebookNode, cells: list[NotebookNode]) -> Merged:
-    """The notebook to run for a student whose notebook has `cells`. Pure: neither
-    argument is changed."""
+    """The notebook to run for a student whose notebook has `cells`. Neither argument is
+    changed."""
     ours = [copy.deepcopy(cell) for cell in canonical.cells if notebook.role(cell)]
     ours_to_answer = [cell for cell in ours if notebook.role(cell) == "answer"]
     stubs = {notebook.grade_id(cell): build.student_source(cell) for cell in ours_to_answer}
@@ -64,7 +64,7 @@ def merge(canonical: NotebookNode, cells: list[NotebookNode]) -> Merged:
     for cell in ours_to_answer:
         name = notebook.grade_id(cell)
         found = answers.find(cell, canonical, cells, stubs[name])
-        is_helpers = notebook.is_for_helpers(cell)  # a notebook may be without it
+        is_helpers = notebook.is_for_helpers(cell)  # a notebook may lack this cell
         merged.notes += [] if is_helpers and found.missing else found.notes
         if not found.written and not is_helpers:
             (merged.missing if found.missing else merged.stubbed).add(name)

@@ -8,9 +8,9 @@ with new editions.
                                        that is in labs/ now
 
 `make lab` and `make merge` call these, in the repository and in a release. Git ignores the folder,
-so `git pull` can change labs/ without touching a student's work. JupyterLab is started with this
-folder first in PYTHONPATH, so that its kernels import the lib that belongs to the labs, even if
-another clone is installed in the same environment.
+so `git pull` can change labs/ without touching a student's work. JupyterLab is started with the
+course's folder first in PYTHONPATH, so that its kernels import the lib that belongs to the labs,
+even if another clone is installed in the same environment.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 """Gives one process and its children another view of the machine, with Linux's namespaces and
-without any tool. supervisor.py calls it in two steps:
+without any external tool. supervisor.py calls it in two steps:
 
     unshare()  before init is forked: makes namespaces for processes, mounts, network and shared
                memory. An ordinary user makes a user namespace first, which gives the right to make
@@ -103,13 +103,13 @@ def close(task: dict) -> None:
                 "tmpfs", folder, "tmpfs", NOSUID | NODEV, f"size={task['limits']['files']},mode=700"
             )
     for fd in keep.values():
-        os.close(fd)  # else they would lead to hidden folders
+        os.close(fd)  # otherwise they would give access to hidden folders
     with socket.socket() as any_socket:  # loopback up: gloo and the kernel's own channels need it
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
 
 
 def _bring_back(path: str, fd: int) -> None:
-    """Show again at `path`, now below a hidden folder, what `fd` was opened on."""
+    """Make what `fd` was opened on visible again at `path`, which is now in a hidden folder."""
     if os.path.isdir(f"/proc/self/fd/{fd}"):
         os.makedirs(path, exist_ok=True)
     else:

@@ -10,8 +10,8 @@ code cell, the plugin appends one JSON line to the file named by LAB_CELLS:
                  a wrong line that was planted in the stored ones}
 
 Without it, nbval waits for a dead kernel until the cell's timeout has passed, and after a timeout
-it continues without reporting failures. Here both end the session, and nbval_run's caller decides
-what to run again.
+it continues without reporting failures. With the plugin both end the session, and nbval_run's
+caller decides what to run again.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ from nbval.plugin import IPyNbCell, coalesce_streams
 from . import nbval_run, notebook
 
 PLANTED = "planted: nbval must notice this line\n"
-POLL = 0.5  # seconds between two looks at whether a silent kernel is alive
+POLL = 0.5  # seconds between two checks whether a silent kernel is alive
 REPORT_BYTES = 1_000_000
 FILE = re.compile(r" \(\w+\.py, line \d+\)$")  # IPython's name of a cell, in a SyntaxError
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
-# processes of Python that a kernel needs to start ranks
+# Python's own processes that a kernel needs to start ranks
 HELPERS = "multiprocessing.resource_tracker", "multiprocessing.forkserver"
 # Run in the kernel, because a child that has ended counts as a process until its parent reaps it.
 REAP = """
@@ -97,8 +97,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count a check that raises as failed. Its tag, with which Run All continues in a student's
-    notebook, would make nbval accept the exception."""
+    """Count a check that raises as failed. Its tag lets Run All continue in a student's notebook,
+    but would also make nbval accept the exception."""
     for item in items:
         if isinstance(item, IPyNbCell):
             item.options["check_exception"] = False

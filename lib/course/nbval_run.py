@@ -44,10 +44,10 @@ OPTIONS = [
     os.devnull,
 ]
 OPTIONS += ["-q", "--color=no", "--nbval-lax", "--nbval-current-env"]
-# Characters that the path of a temporary folder may have. Ranks put sockets there, whose own names
-# add up to 60.
+# How many characters the path of a temporary folder may have. Ranks create sockets in it, whose
+# names below it have up to 60.
 LONGEST = 40
-BOOK_BYTES = 20_000_000  # of the log of cells that are read; no notebook needs more
+BOOK_BYTES = 20_000_000  # how much of the log of cells is read; no notebook needs more
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def run(
         if not cells and not cut:
             raise CourseError(f"nbval could not run {path}:\n{_end_of(log)}")
     killed = process.returncode < 0 or process.returncode > 128  # supervisor: 128 + signal
-    if killed and not cut:  # a cell may kill its parents, too
+    if killed and not cut:  # a cell may kill its parent processes, too
         ran = {cell.cell for cell in cells}
         left = [
             cell.id
@@ -158,8 +158,8 @@ def run(
 
 
 def _short() -> str | None:
-    """A folder in which the paths of ranks' sockets stay within the 107 characters that they may
-    have. None stands for the usual one."""
+    """A folder in which the paths of ranks' sockets stay within the limit of 107 characters; None
+    if the usual folder is short enough."""
     long = len(tempfile.gettempdir()) > LONGEST and os.access("/tmp", os.W_OK)
     return "/tmp" if long else None
 

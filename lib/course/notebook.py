@@ -63,7 +63,7 @@ REFUSALS = errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT
 
 
 class CourseError(Exception):
-    """Something that a person has to put right. The message names the file, the cell and the next
+    """An error that a person has to fix. The message names the file, the cell and the next
     move."""
 
 
@@ -104,7 +104,7 @@ def labs(root: Path, names: list[str] | None = None, folder: str = "solutions") 
     """Names of the labs asked for ("0", "lab0" or "lab0_concepts"), or of every lab in
     root/`folder`.
 
-    Raises CourseError where a name fits no notebook, or the folder holds none.
+    Raises CourseError if a name fits no notebook or several, or if the folder has none.
     """
     there = sorted(path.stem for path in (root / folder).glob("*.ipynb"))
     if not there:
@@ -123,8 +123,8 @@ def labs(root: Path, names: list[str] | None = None, folder: str = "solutions") 
 
 
 def refusal(error: OSError, path: Path | None = None) -> CourseError:
-    """The CourseError for `path`, or else the file that `error` names, if a disk or a folder has
-    refused it."""
+    """The CourseError for a file that a disk or a folder has refused to open or write: `path`, or
+    else the file that `error` names."""
     way = (
         "make room on the disk, or copy the course to a folder that you can write to, and run the "
         "command there"
@@ -236,8 +236,8 @@ def exercises(nb: NotebookNode) -> list[Exercise]:
 
 
 def problems(nb: NotebookNode) -> list[tuple[str, str]]:
-    """What must be put right before a lab can be generated: (cell id, what is wrong
-    and what to do)."""
+    """What has to be fixed before a lab can be generated: [(cell id, what is wrong and what to
+    do), ...]."""
     found = []
     cell_ids = Counter(cell.id for cell in nb.cells)
     grade_ids = Counter(

@@ -18,7 +18,7 @@ class OutputLimit(RuntimeError):
 
 
 def install(shell) -> None:
-    """Limit what each cell of `shell`, IPython's, may print and display, from its next cell on."""
+    """Limit what each cell of IPython's `shell` may print and display, beginning with the next."""
     shell.events.register("pre_execute", lambda: _cap(shell))
 
 

@@ -3,7 +3,7 @@ lib/packages.png.
 
 A package is a folder of lib, or a file next to the folders. Every package is drawn above those
 that it imports. Where a longer path leads to the same package, no arrow is drawn; the description
-that the PNG carries has all imports.
+that is stored in the PNG lists all imports.
 """
 
 import ast
@@ -21,7 +21,7 @@ CAPTION = (
     "path down leads to the same package. An arrow has the colour of the package that imports; a "
     "package with a black frame imports nothing of lib."
 )
-# in inches: between rows, added to that for each arrow, the height of a box, between boxes
+# In inches: the distance of rows, what each arrow adds to it, a box's height, the gap of boxes
 ROW, ARROW, BOX, GAP = 0.48, 0.014, 0.28, 0.11
 
 
@@ -44,8 +44,8 @@ def imports_of(path: Path) -> Iterator[str]:
 
 
 def imports(lib: Path) -> Graph:
-    """{package: the other packages that it imports} for the folder `lib`. A package has its name in
-    that folder: "zero", "clip.py"."""
+    """{package: the other packages that it imports} for the folder `lib`. A package is named as in
+    that folder, such as "zero" or "cycle.py"."""
     names = {path.stem: path.name for path in lib.iterdir()}
     found: Graph = {}
     for path in sorted(lib.rglob("*.py")):

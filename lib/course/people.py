@@ -6,8 +6,8 @@ the file.
     nbgrader   alice/lab0_concepts/lab0_concepts.ipynb          alice; timestamp.txt says when
     else       alice.ipynb                                      alice
 
-Unless there is a timestamp.txt of nbgrader's next to the file, its modification time says when it
-was handed in. Moodle and nbgrader keep that time in their archives.
+If nbgrader's timestamp.txt is next to the file, it says when the file was handed in. Otherwise the
+file's modification time does, which the archives of Moodle and nbgrader preserve.
 """
 
 import re
@@ -23,7 +23,7 @@ STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
 @dataclass(frozen=True)
 class Person:
     """A student. platform: "Moodle", "Canvas" or "". late: how late the notebook is, in words; ""
-    if it is in time, or if no due time was given."""
+    if it is in time, or if neither --due nor Canvas says that it is late."""
 
     id: str
     name: str

@@ -33,7 +33,7 @@ def write(root: Path) -> list[str]:
 
 
 def readme(text: str, address: str) -> str:
-    """The text of README.md for this address, "" for none. Raises CourseError where its two
+    """The text of README.md for this address ("" if there is none). Raises CourseError if its two
     comments are missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -65,7 +65,7 @@ def _shown(address: str) -> str:
 
 
 def citation(text: str, address: str) -> str:
-    """The text of CITATION.cff for this address, "" for none."""
+    """The text of CITATION.cff for this address ("" if there is none)."""
     kept = [line for line in text.splitlines() if not line.startswith("repository-code:")]
     at = next((i for i, line in enumerate(kept, 1) if line.startswith("license:")), len(kept))
     return (
@@ -76,5 +76,5 @@ def citation(text: str, address: str) -> str:
 
 def kaggle(text: str, address: str) -> str:
     """The text of the notebook for Kaggle's GPUs, whose cell fetches the course from this
-    address; "" for none."""
+    address ("" if there is none)."""
     return re.sub(r'(?<=ADDRESS = \\")[^"\\]*(?=\\")', address, text)

@@ -11,9 +11,9 @@ was made with f, and the cells that these need:
     figure   plots.curves(losses)        reads what was made with f
     given    plots.pipeline(4)           reads neither: left out
 
-If `mine` reads f only as `use(f)`, it gets lib's own f in the unsolved lab, which f's check judges
-like an answer. Its outcome is therefore known already, and a shorter run reduces `mine` to `use(f)`
-alone (through_use=False).
+If `mine` reads f only as `use(f)`, it gets lib's own f in the unsolved lab. The check of f judges
+lib's f as it judges an answer, so the outcome of `mine` is known already, and a shorter run reduces
+`mine` to `use(f)` alone (through_use=False).
 
 Which names a cell reads and binds is taken from its bytecode, because bytecode is in the order of
 evaluation.
@@ -71,7 +71,7 @@ def reached(nb: NotebookNode, through_use: bool = True) -> list[NotebookNode]:
 
 
 def needed(nb: NotebookNode, source: str) -> list[NotebookNode]:
-    """The code cells that are needed, in order, to run `source` after the last cell of `nb`."""
+    """The code cells, in order, that are needed to run `source` after the last cell of `nb`."""
     cells, names = _cells(nb)
     kept = {j for name in names_of(source).reads for j in _made_by(name, names)}
     return [cells[i] for i in sorted(_with_makers(kept, names))]

@@ -2,16 +2,15 @@
 hidden cases.
 
     labs/   the notebooks of the labs asked for, generated from solutions/
-    lib/    without the pages for developers of lib; of lib/course, only a student's own copies
-            (mine.py) and install.py. What the labs ask for is taken out (strip_solutions.py) and is
-            there as bytecode, lib/_reference.zip, because later labs and lib itself need it. For a
-            lab that is over, it stays as source.
+    lib/    without the pages for developers of lib; of lib/course, only what `make setup`, `make
+            lab` and `make merge` need. What the labs ask students to write is taken out
+            (strip_solutions.py). It is included as bytecode, lib/_reference.zip, because later labs
+            and lib itself need it. For a lab that is over, it stays as source.
     tests/  those of the tools, and the quick test; none that contains an answer
     and     README.md, AGENTS.md (which asks assistants to be tutors), Makefile, environment.yml,
             pyproject.toml, LICENSE, .gitignore
 
-Bytecode keeps nothing secret; it only has to be taken apart first. The same sources give the same
-bytes.
+Bytecode keeps nothing secret, because it can be decompiled. The same sources give the same bytes.
 """
 
 import base64

@@ -62,7 +62,7 @@ def suite(result: dict, name: str) -> ElementTree.Element:
 
 
 def xml_safe(text: str) -> str:
-    """`text` with a question mark for each character that XML cannot hold."""
+    """`text` with a question mark for each character that XML cannot contain."""
     return NOT_IN_XML.sub("?", text)
 
 

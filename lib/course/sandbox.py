@@ -10,7 +10,7 @@ can be made without it, else "open". The table says what a notebook's code finds
     network                 loopback only                            not prevented
     files                   read-only, work bounded; there are only  an ordinary user's:
                             - bubblewrap: Python, lib, /usr, and     not prevented;
-                              what of /etc and /sys is in SYSTEM     root's: code runs
+                              parts of /etc and /sys (see SYSTEM)    root's: code runs
                             - sealed: these, and all of SHOWN        as a user of its own
     other processes         not seen                                 root's: cannot be touched;
                                                                      else not prevented
@@ -22,7 +22,7 @@ can be made without it, else "open". The table says what a notebook's code finds
 
 No sandbox prevents what code does inside its own kernel, because the checks run there, too. It can
 read lib (whose functions solve the exercises), see a hidden test while that runs, and forge a
-report. tamper.py looks for some of it.
+report. tamper.py looks for signs of some of this.
 """
 
 import functools
@@ -56,7 +56,7 @@ SYSTEM = [
 ]
 SYSTEM += [f"/etc/{name}" for name in ("ld.so.conf.d", "localtime", "nsswitch.conf")]
 SYSTEM += ["/sys/devices/system"]  # the number of processors
-SHOWN = (*LIBRARIES, "/etc", "/sys", "/dev", "/proc")  # sealed, all other folders in / are hidden
+SHOWN = (*LIBRARIES, "/etc", "/sys", "/dev", "/proc")  # in "sealed", all others in / are hidden
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def wrap(
 
     `command` works in `folder`/work, where it finds a copy of `notebook`. It can also write to
     report.jsonl and cells.jsonl in `folder`. env: variables that it gets besides those in ALLOWED.
-    hidden: folders that it finds empty or not at all, as it does all that it does not need. In
-    "open", nothing is hidden.
+    hidden: folders that are empty or absent in the sandbox, as is everything that `command` does
+    not need. In "open", nothing is hidden.
     """
     work, books = folder / "work", [folder / "report.jsonl", folder / "cells.jsonl"]
     work.mkdir()

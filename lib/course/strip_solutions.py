@@ -1,5 +1,5 @@
-"""Takes out of lib's source what the labs ask students to write. In its place is a call of
-`reference`, which inserts the compiled code.
+"""Takes out of lib's source what the labs ask students to write, and puts a call of `reference` in
+its place, which inserts the compiled code.
 
     # exercise: lab0.ring_all_reduce             # exercise: lab0.ring_all_reduce
     def ring_all_reduce(tensor, group=None):     def ring_all_reduce(tensor, group=None):
@@ -12,9 +12,10 @@
                                                  )
 
 The marker is the line above the definition: a function or class at the top level of a module (above
-its decorators), or a `key=lambda ...`. Of a class, its docstring and the signatures of its public
-methods stay. A private function or class that only such definitions use would give the solution
-away, so it is taken out as well. Everything else stays as it is, so the rest of lib runs as before.
+its decorators), or a `key=lambda ...`. A class keeps its docstring, and its public methods keep
+their signatures and docstrings. A private function or class that only such definitions use would
+give the solution away, so it is taken out as well. Everything else stays as it is, so the rest of
+lib runs as before.
 """
 
 import ast

@@ -4,8 +4,9 @@ again.
     submissions/alice.ipynb                              alice
     submissions/bob/.../lab1_data_parallel.ipynb         bob: any depth, so nbgrader's layout, too
 
-The key is a hash of all that the points depend on: the notebook's bytes, the lab's solution, the
-limits, and all of lib, which contains the checks and the grader. It depends on no time and no path.
+The key is a hash of what the points depend on: the notebook's bytes, the lab's solution, the
+limits, and the Python files of lib, among them the checks and the grader. It does not depend on any
+time or path.
 """
 
 import hashlib

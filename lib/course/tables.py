@@ -12,8 +12,8 @@ student.
     gradescope/NAME.json     results.json of Gradescope (gradescope.py)
 
 The statuses are: graded; unreadable (0 points, and "notes" says why); killed (an answer ended the
-kernel); tampered with (somebody should look at it); not graded (the grader failed). ", late"
-follows if the notebook was handed in after --due.
+kernel); tampered with (somebody should look at it); not graded (the grader failed). ", late by ..."
+follows if the notebook was handed in after --due, and ", late" if only Canvas says that it is late.
 """
 
 import csv

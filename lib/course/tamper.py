@@ -1,15 +1,15 @@
-"""Looks for signs that a graded notebook has changed what it is graded by. It is loaded into the
+"""Looks for signs that a graded notebook has changed the code that grades it. It is loaded into the
 notebook's kernel, and looks after each cell.
 
     builtins, torch.distributed, lib  a function there that the notebook has defined,
-                                      or that is not the one of before
+                                      or that is no longer the original one
     names of modules in the notebook  such as `check`, bound to something else
-    IPython's input transformers      more than before, so that later cells run with another text
+    IPython's input transformers      their number has changed, so later cells may run as other text
 
 What it finds is written to LAB_REPORT as {"tampered": what}, from which the grader makes a note for
 the instructor. It costs no points, because a student may replace `print` while debugging. Only
-plain attempts are found, because code in the same process can hide from this. We do not look in
-ranks, because they are fresh processes, and the ledger is below Python.
+simple attempts are found, because code in the same process can hide from this. We do not look in
+ranks, because they are fresh processes, and the ledger records below Python.
 """
 
 import json
@@ -23,7 +23,7 @@ FUNCTIONS = (FunctionType, BuiltinFunctionType)
 
 
 def install(shell) -> None:
-    """Look for these signs after each cell of `shell`, IPython's, from its next cell on."""
+    """Look for these signs after each cell of IPython's `shell`, beginning with the next one."""
     book, before = os.environ.get("LAB_REPORT"), {}
     transformers = _transformers(shell)
     told = set()
@@ -51,7 +51,7 @@ def _transformers(shell) -> tuple[int, ...]:
 
 def _replaced(before: dict, names: dict) -> Iterator[str]:
     """Yield the names whose value has changed, or is a function that the notebook has defined.
-    before: the first value of each name, which is added to here."""
+    before: {(module, name): its first value}, to which this call adds what is new."""
     for module in list(sys.modules.values()):
         place = getattr(module, "__name__", None)
         if not isinstance(module, ModuleType) or not _watched(place):

@@ -155,8 +155,8 @@ def unsolved(root: Path, lab: str, cell_timeout: float, whole: bool = True) -> l
 
 
 def lost(solution: nbformat.NotebookNode) -> list[str]:
-    """The names that an answer, a set-up cell or a check reads, but that only a cell defines which
-    grading leaves out."""
+    """A message for each name that an answer, a set-up cell or a check reads although only a cell
+    that grading leaves out defines it."""
     made_by, wrong = {}, []
     for cell in solution.cells:
         if cell.cell_type != "code":

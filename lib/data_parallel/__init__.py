@@ -11,11 +11,11 @@ threaded.py          one process, a thread per device               none: copies
 replicate.py         a copy per rank, one all-reduce per parameter  one per parameter
                      k micro-batches, one exchange                  one per parameter, for all k
 bucketed.py          the same gradients in a few flat buckets       one per bucket
-                     buckets leave while backward still runs        one per bucket, hidden
-sampler.py           which examples are whose                       nothing
+                     buckets are sent while backward still runs     one per bucket, hidden
+sampler.py           which examples each rank gets                  nothing
                      unequal shards, ranks that run out of data     and one number
-replicas.py          are copies still the same? by checksum; off    an all-gather, 8 bytes a tensor
-                     unless called: Replicas(model).compare(step)
+replicas.py          checks that the copies are still the same,     an all-gather, 8 bytes a tensor
+                     if you call Replicas(model).compare(step)
 sabotage.py          five mistakes that raise no error, and their logs  as many; one mistake more
 precision_runs.py    one GPT in fp32, bf16 and bf16 with masters     one, of 2 or 4 bytes each
 diloco.py            H local steps on each rank, then an outer one  one per parameter and H steps
@@ -26,8 +26,8 @@ diloco_comparison.py DiLoCo against data parallelism, three seeds,  nothing
 In torch these are DistributedDataParallel (bucketed.py), `Join` (sampler.py), DistributedSampler
 (sampler.py), DataParallel (threaded.py) and PostLocalSGDOptimizer, a relative of diloco.py.
 
-The wrappers naive, bucketed and overlapped are used alike, and each takes the all-reduce that it is
-to use:
+The wrappers (naive, bucketed and overlapped) are all used in the same way, and each takes the
+all-reduce to use as an argument:
 
     model = OverlappedDataParallel(GPT(shape), all_reduce=my_ring)
     loss = cross_entropy(model(tokens), targets)

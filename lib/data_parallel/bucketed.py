@@ -4,8 +4,8 @@ backward still computes the gradients of the next bucket (Li et al. 2020).
     naive      [-][-][--][-][--][-][-][--]      P messages, alpha each
     buckets    [-----][------][-----]           as many bytes, alpha a few times
 
-A bucket's gradients are copied into a flat buffer and back. This takes far less time than the
-network does for the same bytes.
+A bucket's gradients are copied into a flat buffer and back. This takes far less time than sending
+the same bytes over the network.
 
 Overlap: a bucket is sent while backward still computes the gradients of the next one.
 
@@ -61,7 +61,7 @@ def reduce_bucket(
     """Replace the gradients of these parameters by their means over the ranks of `group`. Sends:
     one all-reduce.
 
-    parameters: one bucket, of one dtype; one that this rank did not use contributes zeros.
+    parameters: one bucket, of one dtype; a parameter that this rank did not use contributes zeros.
     """
     gradients = [gradient(parameter) for parameter in parameters]
     flat = flatten(gradients)  # (n,)
@@ -95,11 +95,11 @@ class OverlappedDataParallel(Replicated):
     are ready.
 
     all_reduce runs on the communication thread, so do not use the group for anything else until
-    `average_gradients` has returned. start(all_reduce, tensor, group) begins it and returns an
-    object with a `wait()`. Pass another `start` for a transport that runs in the background by
-    itself, as `dist.all_reduce(tensor, group=group, async_op=True)` does.
-    The tensors in `.grad` are used again in the next step, so clone one that you want to keep.
-    Raises RuntimeError from backward if a gradient changes after its bucket has been sent.
+    `average_gradients` has returned. start(all_reduce, tensor, group) starts it and returns an
+    object with a `wait()`. Pass a different `start` for a transport that runs in the background by
+    itself, as `dist.all_reduce(tensor, group=group, async_op=True)` does. The tensors in `.grad`
+    are used again in the next step, so clone one that you want to keep. Raises RuntimeError from
+    backward if a gradient changes after its bucket has been sent.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class OverlappedDataParallel(Replicated):
     def _begin_step(self):
         # per bucket: the gradients that are not ready
         self.missing = [set(bucket) for bucket in self.buckets]
-        self.works = []  # of the buckets 0, 1, ... that have left
+        self.works = []  # of the buckets 0, 1, ... that have been started
 
     def _gradient_is_ready(self, parameter):
         if not self.syncs:

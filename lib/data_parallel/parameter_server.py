@@ -1,4 +1,4 @@
-"""A parameter server: rank 0 holds the parameters; the others fetch them and bring back gradients.
+"""A parameter server: rank 0 holds the parameters; the others fetch them and send back gradients.
 
 One step, N = 4 ranks, n parameters (elements) to train, w all of them, g_r rank r's gradient:
 
@@ -12,11 +12,11 @@ Elements that a rank sends and receives in a step, compared with a ring that all
 gradients (N divides n):
 
              rank 0       another rank
-    server   2(N-1) n     2n            all of it passes rank 0's one link, and more with every rank
+    server   2(N-1) n     2n            all of it uses rank 0's one link, more with every rank
     ring     4(N-1)/N n   4(N-1)/N n    below 4n, however many ranks there are
 
-What is where. More ranks make the activations of each fewer, in every kind of data parallelism, and
-nothing else:
+What each rank stores. As in every kind of data parallelism, more ranks reduce the activations on
+each, and nothing else:
 
                   parameters  gradients  optimizer state  activations
     rank 0        all         all        all              none, or its share if it trains too
@@ -27,8 +27,8 @@ N do.
 
 Sources: DistBelief (Dean et al. 2012, "Large scale distributed deep networks"); Li et al. 2014
 ("Scaling distributed machine learning with the parameter server"). Theirs spread w over many
-servers, and workers need not wait for each other; here all gradients are of the same w, so a step
-is the step of one process on the whole batch.
+servers, and workers need not wait for each other. Here all gradients are taken at the same w, so a
+step equals that of a single process on the full batch.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -52,15 +52,18 @@ def parameter_server_step(
 ) -> None:
     """One step in which every rank trains and rank 0 updates: pull, compute, push, update.
 
-    parameters: the same shapes in the same order on every rank; rank 0's values count. Frozen ones
-    are left alone. optimizer: rank 0's, over its `parameters`. The others have none: give None.
-    backward: called without arguments after the pull, to leave the gradients of this rank's rows in
-    `.grad`. One that it does not fill counts as zeros. Gradients from before the call are dropped.
+    parameters: the same shapes in the same order on every rank; rank 0's values are the ones used.
+    Frozen ones are left alone. optimizer: rank 0's, over its `parameters`; the other ranks have
+    none and pass None. backward: called without arguments after the pull; it leaves the gradients
+    of this rank's rows in `.grad`. A gradient that it does not fill counts as zeros. Gradients from
+    before the call are discarded.
+
     Afterwards rank 0 holds the new parameters and, in `.grad`, the mean of the ranks' gradients.
     The others hold the parameters from before the update, until their next pull.
-    Sends: rank 0 its parameters to each other rank, each of these its gradients to rank 0. Per
-    parameter 2(N-1) messages; (N-1) n elements down and (N-1) n up. The others do not communicate
-    with each other.
+
+    Sends: rank 0 sends its parameters to every other rank, and each of these sends its gradients to
+    rank 0. That is 2(N-1) messages per parameter, with (N-1) n elements from rank 0 and (N-1) n to
+    it. The others do not communicate with each other.
     """
     parameters = [p for p in parameters if p.requires_grad]
     for p in parameters:
@@ -73,10 +76,10 @@ def parameter_server_step(
 
 
 def pull(tensors: Sequence[Tensor], group: Group = None) -> None:
-    """Give every rank rank 0's `tensors`, a list of the same shapes on every rank, in place.
+    """Copy rank 0's `tensors` to every rank, in place. The list has the same shapes on every rank.
 
-    Sends: rank 0 all tensors to rank 1, then all to rank 2, ...: (N-1) n elements. The last rank
-    waits the longest.
+    Sends: rank 0 sends all tensors to rank 1, then all to rank 2, and so on: (N-1) n elements. The
+    last rank waits the longest.
     """
     for worker in range(1, dist.get_world_size(group)):
         deliver(tensors, 0, worker, group)
@@ -84,11 +87,11 @@ def pull(tensors: Sequence[Tensor], group: Group = None) -> None:
 
 @torch.no_grad()
 def push(parameters: Iterable[nn.Parameter], workers: int, group: Group = None) -> None:
-    """Give rank 0, in `.grad`, the sum of all ranks' gradients divided by `workers`, the number of
+    """Leave in rank 0's `.grad` the sum of all ranks' gradients divided by `workers`, the number of
     ranks that trained.
 
-    Sends: each other rank its gradients to rank 0, which takes in one rank after the other: (N-1) n
-    elements.
+    Sends: every other rank sends its gradients to rank 0, which receives from one rank after the
+    other: (N-1) n elements.
     """
     # zeros where this rank has none
     rank, gradients = dist.get_rank(group), [gradient(p) for p in parameters]
@@ -99,13 +102,13 @@ def push(parameters: Iterable[nn.Parameter], workers: int, group: Group = None) 
     # g = (g_0 + g_1 + ... + g_{N-1}) / workers      where rank 0 only serves, g_0 = 0
     for worker in range(1, dist.get_world_size(group)):
         for g in gradients:
-            g += p2p.recv(torch.empty_like(g), worker, group)  # partial until the last has come
+            g += p2p.recv(torch.empty_like(g), worker, group)  # partial until the last one
     for g in gradients:
         g /= workers
 
 
 def deliver(tensors: Iterable[Tensor], frm: int, to: int, group: Group = None) -> None:
-    """Give rank `to` rank `frm`'s `tensors`, in place, a message each. The other
+    """Copy rank `frm`'s `tensors` to rank `to`, in place, in one message per tensor. The other
     ranks do nothing."""
     rank = dist.get_rank(group)
     if frm == to or rank not in (frm, to):
@@ -124,8 +127,8 @@ class ParameterServer:
         for step in range(100):
             server.step(lambda: model.loss(*batch(step, server.worker, server.workers)))
 
-    workers: how many ranks train. worker: which of them this rank is, from 0; None where it only
-    serves. optimizer: rank 0's; None elsewhere.
+    workers: how many ranks train. worker: the index of this rank among them, from 0; None if it
+    only serves. optimizer: rank 0's; None on other ranks.
     """
 
     first_worker = 1
@@ -138,9 +141,9 @@ class ParameterServer:
     ) -> None:
         """optimizer_for(parameters) -> a torch optimizer; called on rank 0 alone.
 
-        What is trained is settled here: the parameters that require grad now, a tied one once.
-        Sends: rank 0 all parameters, frozen ones too, and all buffers to each other rank.
-        Raises ValueError where no rank is left to train.
+        The parameters that require grad now are the ones that will be trained; a tied one counts
+        once. Sends: rank 0 sends all parameters, including frozen ones, and all buffers to every
+        other rank. Raises ValueError if no rank is left to train.
         """
         rank, world_size = dist.get_rank(group), dist.get_world_size(group)
         self.workers = world_size - self.first_worker
@@ -155,15 +158,16 @@ class ParameterServer:
         pull([*module.parameters(), *module.buffers()], group)
 
     def step(self, loss_of: Callable[[], Tensor]) -> Tensor | None:
-        """One step: pull, compute, push, update. Returns this rank's loss, detached; None where it
+        """One step: pull, compute, push, update. Returns this rank's loss, detached, or None if it
         only serves.
 
         loss_of: called without arguments after the pull, on the ranks that train -> the mean loss
-        of this worker's rows, (). The update is that of the whole batch where all workers have as
-        many rows; else weigh the losses. Afterwards rank 0's `.grad` is the mean over the workers.
-        The others are one update behind until they `pull`. Buffers (a batch norm's averages): the
-        first worker's stay; the next pull replaces the others'. Sends: `pull`, `push`; where rank 0
-        only serves, also the first worker's buffers to it.
+        of this worker's rows, (). The update is that of the full batch if all workers have the same
+        number of rows; otherwise, weight the losses. Afterwards rank 0's `.grad` is the mean over
+        the workers. The others are one update behind until they `pull`. Of the buffers, such as a
+        batch norm's averages, the first worker's are kept, and the next pull replaces the others'.
+        Sends: what `pull` and `push` send; if rank 0 only serves, also the first worker's buffers
+        to it.
         """
         for p in self.parameters:
             p.grad = None
@@ -180,10 +184,10 @@ class ParameterServer:
         return loss
 
     def pull(self) -> None:
-        """Give every rank rank 0's trained parameters and buffers. `step` begins with it.
+        """Copy rank 0's trained parameters and its buffers to every rank. `step` begins with this.
 
-        Call it on all ranks before another rank than 0 evaluates or saves.
-        Sends: rank 0 to each other rank, a message per tensor.
+        Call it on all ranks before a rank other than 0 evaluates or saves. Sends: one message per
+        tensor from rank 0 to every other rank.
         """
         pull([*self.parameters, *self.module.buffers()], self.group)
 

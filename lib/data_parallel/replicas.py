@@ -19,7 +19,7 @@ from torch import nn
 from lib import backend, collectives
 from lib.ledger.words import ranks_text
 
-# elements of a tensor that are looked at together: their int64 copies take 64 MiB
+# elements of a tensor that are processed together: one int64 copy of them takes 32 MiB
 AT_ONCE = 1 << 22
 KINDS = {
     "parameters": lambda model: dict(model.named_parameters()),
@@ -55,10 +55,10 @@ class Replicas:
             optimizer.step()
             replicas.compare(step)  # raises ReplicasDiffer on every rank, or returns
 
-    group: the ranks that replicate; None is all ranks. Of a sharded model (HSDP) give the group
-        across which it is replicated: each rank then compares its own shard.
+    group: the ranks that have replicas; None is all ranks. For a sharded model (HSDP) give the
+        group across which it is replicated, so that each rank compares its own shard.
     of: "parameters", or "gradients" (call it between the averaging and the optimizer's step) or
-    "buffers". Raises ValueError for another `of`.
+    "buffers". Raises ValueError for any other `of`.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class Replicas:
 
 @torch.no_grad()
 def checksum(tensor: torch.Tensor | None) -> torch.Tensor:
-    """() int64: another number if any bit of any element changes, or two elements change places.
-    None counts as -1.
+    """() int64, a checksum of the bits of `tensor`. It always changes if one element changes, and
+    almost always if several change or are swapped. None counts as -1.
 
     The bits of element i, as an integer, are multiplied by the odd number 2i + 1 and summed modulo
     2^64. An odd number has an inverse there, so the change of one element is never lost.

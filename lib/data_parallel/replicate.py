@@ -51,8 +51,8 @@ from lib.training.buckets import check_replicated, gradient
 # exercise: lab1.broadcast_parameters
 @torch.no_grad()
 def broadcast_parameters(module: nn.Module, group: Group = None) -> None:
-    """Give every rank of `group` rank 0's parameters and buffers, in place. Frozen ones are sent
-    too, tied ones once.
+    """Copy rank 0's parameters and buffers to every rank of `group`, in place. Frozen parameters
+    are sent too, and tied ones once.
 
     Sends: one tree broadcast per tensor, (N-1) n elements over all ranks.
     """
@@ -62,15 +62,15 @@ def broadcast_parameters(module: nn.Module, group: Group = None) -> None:
 
 @torch.no_grad()
 def broadcast_buffers(module: nn.Module, group: Group = None) -> None:
-    """Give every rank of `group` rank 0's buffers, in place. Sends: one tree
-    broadcast per buffer."""
+    """Copy rank 0's buffers to every rank of `group`, in place. Sends: one tree broadcast per
+    buffer."""
     for tensor in module.buffers():
         collectives.broadcast(tensor, 0, group)
 
 
 class Replicated(nn.Module):
-    """The base class of the wrappers: `module` with rank 0's values on every rank of `group`. A
-    call calls `module`.
+    """The base class of the wrappers: `module` with rank 0's values on every rank of `group`.
+    Calling it calls `module`.
 
     all_reduce: all_reduce(tensor, group) sums in place over the ranks. Subclasses define what they
     reduce, and when. Raises ValueError for a model with shards or experts that differ between the
@@ -98,7 +98,7 @@ class Replicated(nn.Module):
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         """A context in which backward only accumulates gradients and sends none of them."""
-        return contextlib.nullcontext()  # nothing leaves before `average_gradients` anyway
+        return contextlib.nullcontext()  # nothing is sent before `average_gradients` anyway
 
     def average_gradients(self) -> None:
         """Replace every `.grad` by its mean over the ranks. Call it after backward and before the
@@ -137,12 +137,12 @@ class NaiveDataParallel(Replicated):
 def accumulate(
     model: Replicated, microbatches: Sequence[Any], counts: Sequence[int], loss_fn: Callable
 ) -> Tensor:
-    """Backward over k micro-batches, then one `model.average_gradients()`; returns the mean loss
-    per token, detached ().
+    """Run backward over k micro-batches, then `model.average_gradients()` once. Returns the mean
+    loss per token, detached, ().
 
     model: one of this package's wrappers. microbatches: a list, of the same length on every rank.
-    counts: the tokens of each micro-batch; they may differ, and their sum is the same on every
-    rank. loss_fn: loss_fn(model, microbatch) -> (), the sum of the losses of its tokens.
+    counts: the number of tokens in each micro-batch; they may differ, but their sum is the same on
+    every rank. loss_fn: loss_fn(model, microbatch) -> (), the sum of the losses of its tokens.
     Raises ValueError for an empty list.
     """
     if not microbatches:
@@ -150,8 +150,8 @@ def accumulate(
     tokens, mean = sum(counts), torch.zeros(())
     for i, microbatch in enumerate(microbatches):
         is_last = i == len(microbatches) - 1
-        # Only the last backward may send: a bucket that leaves earlier misses the gradients still
-        # to come.
+        # Only the last backward may send, because a bucket that is sent earlier misses the
+        # gradients still to come.
         with contextlib.nullcontext() if is_last else model.no_sync():
             loss = loss_fn(model, microbatch) / tokens
             loss.backward()

@@ -12,9 +12,9 @@ each of them away.
     unequal shards       a rank takes the mean over its own examples,    gradient norm of step 0
                          although ranks have different numbers of them
 
-`train` runs one Setup on the ranks of a group, for real: it builds a small GPT, draws examples,
-exchanges gradients in buckets by a ring. `runs` puts together what the ranks have logged, with the
-messages that the ledger counted and the same steps of a single process, without any mistake:
+`train` really runs one Setup on the ranks of a group: it builds a small GPT, draws examples, and
+all-reduces gradients in buckets by a ring. `runs` combines what the ranks have logged with the
+messages that the ledger counted, and with the same steps of a single process without any mistake:
 
     setups = six(seed=3)                                        # {"A": Setup, ...}
     logs = launch.run(train_all, list(setups.values()), nproc=4)
@@ -51,7 +51,8 @@ TOKENS, RATE = 16, 0.2  # of an example; learning rate of SGD
 class Setup:
     """One training: which sabotage, if any, and its sizes.
 
-    shares: the examples of each rank in a step, so len(shares) ranks. capacity: bytes of a bucket.
+    shares: how many examples each rank has in a step; there are len(shares) ranks. capacity: bytes
+    of a bucket.
     """
 
     sabotage: str = HEALTHY
@@ -149,10 +150,10 @@ def diagnose(run: Run) -> str:
 
 
 def train(setup: Setup, group: Group, name: str) -> dict[str, Any]:
-    """On each rank of `group`: what this rank has logged. name: begins the ledger's marks, one a
-    step."""
+    """Run one training on the ranks of `group`. Returns what this rank has logged. name: a prefix
+    for the ledger's marks, of which there is one per step."""
     rank, N, sabotage = dist.get_rank(group), len(setup.shares), setup.sabotage
-    model = _model(setup.seed + 1_000 * rank)  # every rank builds other weights
+    model = _model(setup.seed + 1_000 * rank)  # every rank builds different weights
     if sabotage != "no broadcast":
         broadcast_parameters(model, group)
     plan = buckets.plan_buckets(list(model.parameters()), setup.capacity)
@@ -181,8 +182,8 @@ def train(setup: Setup, group: Group, name: str) -> dict[str, Any]:
 
 
 def train_all(setups: Sequence[Setup]) -> list[dict[str, Any] | None]:
-    """On every rank: its log of each Setup, one after the other; None where it is not one of the
-    first len(shares) ranks, which train."""
+    """Run each Setup, one after the other. Returns this rank's log of each, or None if it is not
+    one of the first len(shares) ranks, which train."""
     groups = {N: dist.new_group(range(N)) for N in sorted({len(s.shares) for s in setups})}
     return [
         train(setup, groups[len(setup.shares)], f"run {i}")
@@ -193,7 +194,7 @@ def train_all(setups: Sequence[Setup]) -> list[dict[str, Any] | None]:
 
 
 def runs(setups: Sequence[Setup], logs: Sequence[list], counted: Any) -> list[Run]:
-    """What the ranks of one launch of `train_all` have logged, put together. counted: the launch's
+    """Combine what the ranks of one launch of `train_all` have logged. counted: the launch's
     ledger."""
     return [
         _run(setup, [of_rank[i] for of_rank in logs][: len(setup.shares)], counted, f"run {i}")
@@ -250,7 +251,7 @@ def _batch(setup, epoch, i):
 
 @cache
 def _text() -> Tensor:
-    return texts.load().train  # which takes longer than a step
+    return texts.load().train  # loading takes longer than a step
 
 
 def _loss_sum(model, examples: Tensor) -> Tensor:
@@ -263,7 +264,8 @@ def _loss_sum(model, examples: Tensor) -> Tensor:
 
 
 def _exchange(plan, group, divide):
-    """Average every bucket over the ranks by a ring, or undo the division afterwards."""
+    """Average every bucket over the ranks by a ring. Without `divide`, undo the division
+    afterwards."""
     for bucket in plan:
         reduce_bucket(bucket, group, collectives.ring_all_reduce)
         for p in () if divide else bucket:
@@ -272,7 +274,7 @@ def _exchange(plan, group, divide):
 
 @torch.no_grad()
 def _update(model) -> float:
-    """A step of SGD; the norm of its gradient."""
+    """Take a step of SGD. Returns the norm of the gradient."""
     norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()
     for p in model.parameters():
         p -= RATE * p.grad

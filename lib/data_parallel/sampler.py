@@ -37,15 +37,15 @@ def sample_indices(n: int, epoch: int, rank: int, world_size: int, seed: int = 0
     """(ceil(n/N),) int64: the examples 0..n-1 that `rank` sees in this `epoch`, in order. A pure
     function.
 
-    The ranks' parts together are all n examples and, where N does not divide n, the first few once
-    more.
+    The ranks' parts together are all n examples and, if N does not divide n, the first few of the
+    permutation once more.
     """
     if n < 1 or not 0 <= rank < world_size:
         raise ValueError(
             f"n={n}, rank={rank}, world_size={world_size}: use n >= 1 and 0 <= rank < world_size"
         )
-    # Not seed + epoch: seed 0 in epoch 1 must not be seed 1 in epoch 0. Nor a shift: the generator
-    # reads 32 bits only.
+    # With seed + epoch, seed 0 in epoch 1 would be the same as seed 1 in epoch 0. A shift would not
+    # help, because the generator reads only 32 bits.
     generator = torch.Generator("cpu").manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(n, generator=generator, device="cpu")  # (n,)
     length = -(-n // world_size)  # ceil(n/N)
@@ -57,7 +57,7 @@ class Sampler(torch.utils.data.Sampler):
     """`sample_indices` for a DataLoader: `DataLoader(data, sampler=Sampler(len(data), rank,
     world_size))`.
 
-    Call `set_epoch` before each epoch, or every epoch has the order of the first.
+    Call `set_epoch` before each epoch; otherwise every epoch has the order of the first.
     """
 
     def __init__(self, n: int, rank: int, world_size: int, seed: int = 0) -> None:
@@ -86,7 +86,7 @@ def weighted_loss(
     over all examples.
 
     loss_sum: (), the sum of this rank's losses. count: how many there are, 0 or more. Returns N *
-    loss_sum / C, (). Sends: one all-reduce of one number. Raises ValueError where no rank has an
+    loss_sum / C, (). Sends: one all-reduce of one number. Raises ValueError if no rank has an
     example.
     """
     total = torch.tensor([count], dtype=torch.float64)  # (1,)  float64 counts exactly up to 2**53
@@ -102,8 +102,8 @@ def weighted_loss(
 def until_all_done(
     batches: Iterable, group: Group = None, all_reduce: Collective = collectives.all_reduce
 ) -> Iterator:
-    """Yield this rank's next batch, or None once it has no more, until no rank has one: equally
-    often on every rank.
+    """Yield this rank's next batch, or None once it has no more, until no rank has one. So it
+    yields equally often on every rank.
 
     batches: any iterable; ranks may have different numbers of them. One is fetched per turn, and
     none in advance. Sends: one all-reduce of one number per turn.

@@ -7,17 +7,17 @@ B rows of a batch, two devices:
     batch                                                         outputs (B, ...), device 0 -> loss
           \\ rows B/2 .. B  thread 1, device 1: a copy  outputs /
 
-Each of the four is made of differentiable operations, so backward walks the same arrows from right
-to left: the gradient of the loss is split by rows, runs back through each replica, and the
-gradients of all copies of a parameter are summed in the one that was copied. The loss is taken of
-the gathered outputs, by one process that sees all rows: so shares of unequal size need no weights.
+Each of the four consists of differentiable operations, so backward follows the same arrows from
+right to left. The gradient of the loss is split by rows and flows back through each replica, and
+the gradients of all copies of a parameter are summed in the original. The loss is computed from the
+gathered outputs, in one process that sees all rows, so shares of unequal size need no weights.
 
 One process per device has replaced it, for four reasons (Li et al. 2020, "PyTorch Distributed:
 experiences on accelerating data parallel training", section 2). All threads share one Python
 interpreter, whose lock (the GIL) lets only one of them queue work at a time. The replicas are made
 anew in every step, with n elements to each other device and n back, as with a parameter server. The
-first device also gathers all outputs and has the optimizer, so its memory is full first. And
-threads cannot leave their machine, so there is no second node.
+first device also gathers all outputs and has the optimizer, so its memory fills up first. And
+threads cannot leave their machine, so this is limited to one node.
 """
 
 import copy
@@ -30,17 +30,18 @@ from torch import nn
 
 
 class ThreadedDataParallel(nn.Module):
-    """`module` on several devices: forward as the module itself, each device on its share of the
-    rows.
+    """`module` on several devices: forward computes what the module itself would, each device on
+    its share of the rows.
 
-    devices: one per replica, the module's own first. A device may come twice: ["cpu", "cpu"] is two
-    replicas. Train the module's parameters as usual: `loss.backward()` leaves the gradient of the
-    whole batch in them. Buffers (batch norm's averages) and whatever else forward changes: the
-    first replica is the module itself, so its changes stay; those of the others are lost with them.
+    devices: one per replica, the module's own first. A device may be listed twice: ["cpu", "cpu"]
+    is two replicas. Train the module's parameters as usual: `loss.backward()` leaves the gradient
+    of the whole batch in them. Forward may also change buffers (batch norm's averages) and other
+    state. Such changes are kept only from the first replica, which is the module itself; the other
+    replicas are discarded.
     """
 
     def __init__(self, module: nn.Module, devices: Sequence) -> None:
-        """Raises ValueError for no devices, or where a parameter or buffer is not on the
+        """Raises ValueError if there are no devices, or if a parameter or buffer is not on the
         first of them."""
         super().__init__()
         if not devices:
@@ -70,8 +71,8 @@ def scatter(inputs, devices):
     """Split `inputs`, each (B, ...), into a share of rows per device: [(share of input 0, share of
     input 1, ...), ...].
 
-    ceil(B/N) rows each, the last share fewer. A device for which no row is left gets no share.
-    Raises ValueError for inputs that are not tensors with as many rows each.
+    Each share has ceil(B/N) rows, the last one perhaps fewer. A device for which no row is left
+    gets no share. Raises ValueError for inputs that are not tensors with the same number of rows.
     """
     for i, x in enumerate(inputs):
         if not isinstance(x, torch.Tensor) or x.dim() == 0:
@@ -91,18 +92,18 @@ def scatter(inputs, devices):
 
 
 def replicate(module, devices):
-    """[the module itself, a copy of it on devices[1], ...], the copies' parameters joined to the
-    module's by autograd.
+    """[the module itself, a copy of it on devices[1], ...], where autograd connects the copies'
+    parameters to the module's.
 
-    Forward copies a parameter to each device, backward sums the copies' gradients: broadcast, and
-    its transpose. A tied parameter is copied once per device. A copy's buffers are its own: two
-    threads must not write to one.
+    Forward copies a parameter to each device, and backward sums the copies' gradients: a broadcast
+    and its transpose. A tied parameter is copied once per device. Each copy has its own buffers,
+    because two threads must not write to the same one.
     """
     tensors = [*module.parameters(), *module.buffers()]
     replicas = [module]
     for device in devices[1:]:
         moved = {id(tensor): tensor.to(device, copy=True) for tensor in tensors}
-        # deepcopy takes what is in `moved` for copied already
+        # deepcopy treats what is in `moved` as already copied
         replicas.append(copy.deepcopy(module, moved))
     return replicas
 
@@ -110,8 +111,8 @@ def replicate(module, devices):
 def parallel_apply(replicas, shares):
     """[replica(*share), ...], each in a thread of its own.
 
-    An error in a thread is raised here, with a note that says which replica had it; the first, if
-    there are several.
+    An error in a thread is raised here, with a note that says which replica had it. If there are
+    several, the first one is raised.
     """
     grad_enabled = torch.is_grad_enabled()  # a thread begins with gradients on and autocast off
     kind = shares[0][0].device.type
@@ -141,7 +142,8 @@ def gather(outputs, device):
     """Join the replicas' outputs, (b, ...) each, on `device`: (B, ...), the rows in the order of
     the batch.
 
-    Raises ValueError for what has no rows, such as a loss: take the loss of what is gathered.
+    Raises ValueError for outputs without rows, such as a loss. Compute the loss from the gathered
+    outputs instead.
     """
     for output in outputs:
         if not isinstance(output, torch.Tensor) or output.dim() == 0:

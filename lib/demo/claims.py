@@ -54,8 +54,9 @@ def write_on(model, text, length=240):
 def report(text, ranks, results, out):
     """Print each claim with its numbers, and write two figures and demo.json into the folder `out`.
 
-    results: what `train` returned on each rank, with the run's ledger. Returns True if claims 2 and
-    3 hold. Claim 1, that the model has learned, is only reported: it takes more than a few steps.
+    results: what `train` returned on each rank, with the run's ledger. Returns True if the claims
+    under 2 and 3 hold. Claim 1, that the model has learned, is only reported, because learning
+    takes more than a few steps.
     """
     first = results[0]
     steps, entropy = len(first["losses"]), text.entropy

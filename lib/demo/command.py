@@ -17,8 +17,9 @@ from lib.training.model import GPT
 
 
 def show_progress(path, finished):
-    """Show how far the run is until the event `finished` is set: by a bar in a terminal, and
-    elsewhere by a line for every fifth of the run. path: the file to which rank 0 writes."""
+    """Show the progress of the run until the event `finished` is set: in a terminal with a bar, and
+    elsewhere with a line for every fifth of the run. path: the file to which rank 0 writes its
+    progress."""
     terminal = sys.stdout.isatty()
     bar = tqdm(
         total=100, disable=not terminal, file=sys.stdout, leave=False, ncols=80, nrows=10,
@@ -88,7 +89,7 @@ def main(arguments=None):
         options.out.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(
             dir=options.out
-        ).close()  # a folder that cannot be written to is found before the run
+        ).close()  # so that a folder that cannot be written to is noticed before the run
     except (FileExistsError, NotADirectoryError):
         parser.error(f"--out {options.out}: there is a file of that name, give a folder")
     except OSError as error:
@@ -120,7 +121,7 @@ def main(arguments=None):
         return 130
     except (
         launch.RankError
-    ) as error:  # the verdict says which rank and line; a traceback of lib adds nothing
+    ) as error:  # the message names the rank and the line; a traceback adds nothing
         print(f"\n{error}", file=sys.stderr)
         return 1
     return 0 if report(text, options.ranks, results, options.out) else 1

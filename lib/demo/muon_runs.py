@@ -24,7 +24,7 @@ N = 4  # ranks
 def singular_values(newton_schulz) -> dict:
     """{"the gradient": singular values, "1 iteration": ..., ...} of the gradient of a weight of the
     small GPT, (64, 256), before and after iterations of newton_schulz(gradient, iterations) ->
-    (64, 256). Before them the gradient is divided by its norm."""
+    (64, 256). "the gradient" is the gradient divided by its norm."""
     model = GPT(SHAPE)
     model.loss(*batch()).backward()
     gradient = model.blocks[1].mlp.down.weight.grad
@@ -37,10 +37,12 @@ def singular_values(newton_schulz) -> dict:
 
 def owner_loads(owners) -> tuple[list, list]:
     """For the matrices of a GPT with 24 layers, on 2 to 32 ranks, print the cost of the busiest
-    owner relative to the bound: no assignment can be below the mean, nor below one matrix. Returns
-    (costs in million multiplications, names) of the small GPT's matrices.
+    owner relative to a lower bound. In any assignment the busiest owner has at least the mean load,
+    and at least the load of the most expensive matrix. Returns (costs in million multiplications,
+    names) of the small GPT's matrices.
 
-    owners(costs, ranks) -> [the rank that owns matrix 0, 1, ...]. Raises AssertionError above 1.05.
+    owners(costs, ranks) -> [the rank that owns matrix 0, 1, ...]. Raises AssertionError if the
+    busiest owner is above 1.05 of the bound.
     """
     large = [cost((m, 1024)) for m in (1024, 256, 256, 1024, 4096, 4096)] * 24
     for ranks in (2, 3, 4, 8, 16, 32):

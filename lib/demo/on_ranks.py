@@ -39,7 +39,8 @@ def train(text, seconds, steps, progress):
     """On each rank: train until `seconds` have passed or `steps` are done (the other one is None).
 
     progress: a file to which rank 0 appends a line per step: the share of the run that is over, the
-    step, the loss. Returns a dict of what this rank knows, described at the end.
+    step, the loss. Returns a dict of what this rank knows; the comments in its last lines describe
+    it.
     Sends: one ring all-reduce of `buffer_size` elements per step, and nothing else.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()

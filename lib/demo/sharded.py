@@ -1,9 +1,9 @@
 """What Lab 4 trains and measures on ranks: a small GPT under any stage of ZeRO. The class that
-implements the stage is an argument, so that a student's can be measured as well as lib's.
+implements the stage is an argument, so that a student's class can be measured as well as lib's.
 
     train               losses, and the elements of optimizer state on a rank
     gradient_bytes      live bytes of gradients, as backward goes from block to block
-    unit_events         which unit is unsharded when
+    unit_events         when each unit is unsharded
     difference_from_one the parameters after three steps, next to those of a single process
     peak_of_a_step      the most bytes that are alive after any operation
     volume_of_a_step    a step of k micro-batches, whose messages the ledger logs
@@ -53,8 +53,8 @@ def tiny(step, rank, world_size):
 
 
 def adamw(parameters):
-    """AdamW with a large eps: with 1e-8 an element whose gradient is almost zero takes a full step
-    in the direction of its rounding error, and two correct runs drift apart."""
+    """AdamW with a large eps. With the usual 1e-8, an element whose gradient is almost zero takes a
+    full step in the direction of its rounding error, so that two correct runs drift apart."""
     return torch.optim.AdamW(parameters, lr=3e-3, eps=1e-3, foreach=False)
 
 
@@ -100,7 +100,7 @@ def train(make, steps):
 
 def gradient_bytes(make):
     """[live bytes of gradients after each block's backward pass], the last block first. The
-    ledger's section "backward" has the messages of that time. make: Zero1 or Zero2."""
+    ledger's section "backward" contains the messages of the backward pass. make: Zero1 or Zero2."""
     start_counting()
     model, seen = GPT(SHAPE), []
     sharded = make(model.parameters(), adamw, capacity=CAPACITY)
@@ -166,7 +166,8 @@ def difference_from_one(Sharded):
 
 def peak_of_a_step(Sharded):
     """(the most bytes that are alive after any operation of the second step's forward and backward,
-    the name of that operation). They include the activations, of four characters only."""
+    the name of that operation). The bytes include activations, but only those of four
+    characters."""
     model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
     fsdp = Sharded(model, model.blocks)
     optimizer = adamw(fsdp.groups)
@@ -200,9 +201,9 @@ def volume_of_a_step(make, k):
 
 
 def state_parts(make, gradients_stay):
-    """{"weight", "gradient", "optimizer": live bytes} on this rank in fp32. gradients_stay: true
-    for stages 0 and 1, where full gradients stay after backward, so that they are counted before
-    they are averaged."""
+    """{"weight", "gradient", "optimizer": live bytes} on this rank in fp32. gradients_stay: True
+    for stages 0 and 1, where the full gradients remain after backward. They are therefore counted
+    before they are averaged."""
     start_counting()
     model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
     sharded = make(model) if make else None
@@ -322,7 +323,7 @@ def with_dropout(checkpointed=None):
 
 
 def with_each(ways):
-    """{name: the GPT with dropout, whose blocks are called that way}, all with the same weights.
+    """{name: the GPT with dropout, whose blocks are called in that way}, all with the same weights.
     ways: {name: checkpointed, see `with_dropout`}."""
     models = {name: with_dropout(way) for name, way in ways.items()}
     first = next(iter(models.values())).parameters()

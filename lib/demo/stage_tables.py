@@ -29,7 +29,7 @@ N = 4  # ranks
 def compare_training(ways: dict, steps: int = 6) -> float:
     """Train the GPT in two ways, and print losses, optimizer state and elements sent. ways: {name:
     make, see `sharded.train`}. Returns the largest difference between the losses of the two. Raises
-    AssertionError unless in both each rank sends 2 (N-1)/N psi elements per step."""
+    AssertionError unless the ranks send 2 (N-1)/N psi elements each per step, in both ways."""
     losses = []
     for name, make in ways.items():
         results = launch.run(sharded.train, make, steps, nproc=N)
@@ -64,11 +64,12 @@ def compare_gradients(ways: dict) -> dict:
 def compare_peaks(orders: dict) -> dict:
     """Print the peak memory of a step next to the formula. orders: {name: (an FSDP class, how many
     copies of a unit are alive at the peak)}. Returns {name: (measured, formula)} in bytes per
-    parameter. Raises AssertionError if the peak is below the formula, or 5 % above it."""
+    parameter. Raises AssertionError if the peak is below the formula, or above it by 5 % or
+    more."""
     model, L, found = GPT(SHAPE), SHAPE.n_layers, {}
     u = sum(p.numel() for p in model.blocks[0].parameters())
-    # At the peak, the full gradients of the head and of the last norm are alive: the root unit's
-    # gradients are averaged together, when that of the embedding has been computed.
+    # At the peak, the full gradients of the head and of the last norm are alive, because the root
+    # unit's gradients are averaged together, after that of the embedding has been computed.
     r_g = sum(p.numel() for p in (model.head.weight, *model.norm.parameters()))
     for name, (FSDP, m) in orders.items():
         peak, where = launch.run(sharded.peak_of_a_step, FSDP, nproc=N, ledger=False)[0]
@@ -106,7 +107,7 @@ def _volumes(wrap):
 def count_state(make: dict) -> tuple[dict, dict]:
     """The model state of a rank in fp32: ({stage: {part: bytes}}, the same by the formula). Prints
     a line for each stage. make: {number of the stage: model -> Zero1, Zero2 or FSDP; None for stage
-    0}. Raises AssertionError where the two differ by 0.1 % or more."""
+    0}. Raises AssertionError where their totals differ by 0.1 % or more."""
     measured, formula = {}, {}
     for stage, wrap in make.items():
         parts = launch.run(sharded.state_parts, wrap, stage < 2, nproc=N, ledger=False)[0]
@@ -134,8 +135,8 @@ def forward_ms(ways: dict, drawn: dict, n: int = 6) -> dict:
 
 def token_thresholds(*names: str) -> None:
     """Print how many tokens per GPU it takes to hide FSDP's all-gathers, which is C/W, operations
-    per second over bytes per second. names: of GPUs, inside a node and across nodes. Then print the
-    published runs of MPT-13B with FSDP on H100."""
+    per second over bytes per second. names: the GPUs; the result of each is printed for links
+    inside a node and across nodes. Then print the published runs of MPT-13B with FSDP on H100."""
     for name in names:
         g = gpus()[name]
         across = min(g.link, g.nic * g.per_node)

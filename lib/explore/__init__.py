@@ -3,7 +3,7 @@ stored notebook, only the figure is shown.
 
     explore(draw, ranks=[2, 4, 8], size=[1e3, 1e6, 1e9])      # a slider for each name
 
-    draw(ranks=2, size=1e6) -> a Drawing of lib.plots         # with its defaults it comes first
+    draw(ranks=2, size=1e6) -> a Drawing of lib.plots         # first shown with its defaults
 
 The figure is an ordinary output of the cell, so it is stored in the notebook. A slider redraws that
 output in place. With LAB_STATIC=1 in the environment, as when notebooks are executed to be stored,

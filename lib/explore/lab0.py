@@ -10,7 +10,7 @@ from lib.cost.state import RECIPES
 from lib.explore.show import explore
 from lib.plots.labels import size_in_words, time_in_words
 
-# what sliders show: the value
+# {what a slider shows: the value that it stands for}
 SIZES = {size_in_words(10.0**e): 10.0**e for e in range(3, 11)}  # bytes of a tensor
 # seconds per message
 LATENCIES = {time_in_words(s): s for s in (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 1e-2)}
@@ -33,8 +33,8 @@ def all_reduce_cost():
 
 
 def draw_all_reduce_cost(ranks=8, size=1e6, latency=1e-5, bandwidth=1e10):
-    """The figure of `all_reduce_cost`. size: of the tensor, in bytes, at which they are compared.
-    latency: seconds per message. bandwidth: bytes per second."""
+    """The figure of `all_reduce_cost`. size: the bytes of the tensor for which the all-reduces are
+    compared. latency: seconds per message. bandwidth: bytes per second."""
     names = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
     curves = {
         name: (CURVE, [COST[name].time(n, ranks, latency, 1 / bandwidth) for n in CURVE])
@@ -59,7 +59,7 @@ def draw_model_memory(parameters=7_000_000_000, ranks_that_share_the_state=1):
     """The figure of `model_memory`, without activations, because they depend on the batch."""
     share = parameters / ranks_that_share_the_state
     bars = {precision: plots.memory_parts(share, precision) for precision in RECIPES}
-    # without A100, which has as much memory as H100
+    # The A100 is left out, because it has as much memory as the H100.
     gpus = {row["gpu"]: row["memory_GB"] * 1e9 for row in table("gpus") if row["gpu"] != "A100"}
     shared = (
         f", shared by {ranks_that_share_the_state} ranks" if ranks_that_share_the_state > 1 else ""

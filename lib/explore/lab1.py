@@ -30,8 +30,8 @@ RANKS = [2**k for k in range(11)]
 
 
 def data_parallel_step():
-    """One step on a rank, with buckets that leave after backward, and during it: how much of the
-    communication is hidden?"""
+    """One step on a rank, with buckets that are sent after the backward pass, and with buckets that
+    are sent during it: how much of the communication is hidden?"""
     explore(
         draw_data_parallel_step,
         ranks=[2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],

@@ -57,7 +57,7 @@ def draw_pipeline(
         actions = SCHEDULES[schedule](p, m, v)
     except (
         ValueError
-    ) as refusal:  # too few micro-batches, or some that make no groups of equal size
+    ) as refusal:  # too few micro-batches, or a number that does not form equal groups
         return plots.told(f"{schedule} cannot run this", f"{refusal}.")
     share = {"interleaved": v, "ZB-V": 2, "DualPipeV": 2}.get(schedule, 1)
     times = {
@@ -81,7 +81,7 @@ def bubble_formula(schedule, p, m, v, F, I, W):
     """Bubble of `schedule` if messages take no time: idle / (idle + work) of a rank; None where no
     formula is known. F, I and W are the times of a rank, and work is m (F+I+W).
 
-    idle:  relay (p-1) m (F+I+W), GPipe and 1F1B (p-1)(F+I+W), interleaved a v-th of that,
+    idle:  relay (p-1) m (F+I+W), GPipe and 1F1B (p-1)(F+I+W), interleaved a v-th of that; m >= p,
            ZB-H1 (p-1)(F+I-W), or (p-1) max(F, I) if W is not the shortest; m >= p,
            ZB-V half of (p-1) max(I, 2(I-W)), if I >= F >= W; m >= 2p-1,
            DualPipeV half of (p-1) max(F+I-W, 2(F-W)), if F >= I >= W; m >= 2p.

@@ -3,8 +3,8 @@ next to the best plan.
 
 The student's plan has dp = gpus / (tp pp), one stage per rank, and sequence parallelism where tp is
 above 1. Its costs are computed by lib.cost, with the software stack that `python -m lib.cost plan`
-assumes. The best plan is the one that lib.cost.search finds; it may also interleave stages. A
-search is done only once for each model, GPU, number of GPUs and batch, because it takes longest.
+assumes. The best plan is the one that lib.cost.search finds; it may also interleave stages. The
+search takes longest, so it is done only once for each model, GPU, number of GPUs and batch.
 """
 
 import functools

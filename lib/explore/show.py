@@ -1,4 +1,4 @@
-"""Shows a figure, and below it sliders that redraw it, if there is a kernel that can serve them."""
+"""Shows a figure, and if there is a kernel, sliders below it that redraw the figure."""
 
 import inspect
 import os
@@ -17,7 +17,8 @@ def explore(draw, **choices):
     draw: returns a Drawing. Every parameter that gets a slider has a default.
     choices: for each such parameter the values of its slider, or {"how it reads": value, ...}. The
     default is one of them.
-    Raises ValueError for a parameter that `draw` does not have, and for values without its default.
+    Raises ValueError for a parameter that `draw` does not have, and for values that do not contain
+    the default.
     """
     defaults = {name: p.default for name, p in inspect.signature(draw).parameters.items()}
     for name, values in choices.items():

@@ -1,4 +1,4 @@
-"""Hybrid parallelism: all the others together, on one mesh. The only place where they meet.
+"""Hybrid parallelism: all the other kinds together, on one mesh. Only this package combines them.
 
 file          what it is
 ------------  ---------------------------------------------------------------------------
@@ -9,9 +9,9 @@ update.py     the update over data ranks: all-reduce and a replicated update, or
 context.py    the sequence over cp, inside heads over tp
 experts.py    mixtures over ep, with attention over tp and stages over pp
 state.py      checkpoints: saved on one mesh, loaded on another
-compare.py    gradients and trainings next to those of a single process
-paced.py      the same GPT on ranks that wait: what a placement costs
-small.py      a plan for hundreds of GPUs, run on a few ranks next to a single process
+compare.py    gradients and trainings compared with those of a single process
+paced.py      the same GPT on ranks that sleep, to show what a placement costs
+small.py      a plan for hundreds of GPUs, run on a few ranks and compared with a single process
 measured_runs.py
               a step's parts and full steps, measured on this machine
 mesh.py       ranks with coordinates, and the groups along each dimension (torch's DeviceMesh)

@@ -1,5 +1,6 @@
-"""A hybrid training step written out by hand, in its simplest form: which sums complete the
-gradients, which give their norm, and the step that uses both. Each parameter has its own messages.
+"""A hybrid training step written out by hand, in its simplest form: the sums that complete the
+gradients, the sums that give their norm, and the step that uses both. Each parameter has its own
+messages.
 
     pp = dp = tp = 2, with sequence parallelism: gradients after backward, and what remains to do
 
@@ -19,8 +20,8 @@ buckets or shards (update.py), sums the tied gradients at the end of the pipelin
 (lib/pipeline/split.py), and sends all replicated gradients in one flat buffer. Megatron-LM's
 finalize_model_grads makes the same sums.
 
-Source: Narayanan et al. 2021, sections 2 and 3; Korthikanti et al. 2022, for what sequence
-parallelism leaves to sum.
+Source: Narayanan et al. 2021, sections 2 and 3; Korthikanti et al. 2022 for the sums that sequence
+parallelism needs.
 """
 
 from collections.abc import Callable
@@ -53,7 +54,8 @@ def average_over_mesh(
     sets: this rank's parameters, `Sets`, in the same order on all ranks that share them; without
     experts. mesh: of pp, dp and tp. ends: the group of the first and the last stage of this
     pipeline, which have the tied parameters; None on the stages in between. Sends: an all-reduce
-    over `ends` for each tied gradient, one over tp for each replicated one, one over dp for each.
+    over `ends` for each tied gradient, one over tp for each replicated one, and one over dp for
+    every gradient.
     """
     for parameter in sets.tied:
         all_reduce(parameter.grad, ends)
@@ -72,12 +74,12 @@ def norm_over_mesh(
     """|g| of the full model, () in float64, the same on every rank. Sends: one number over tp, one
     over pp.
 
-    sets, mesh: as in `average_over_mesh`, after it.
+    sets, mesh: as in `average_over_mesh`, which has to run first.
     """
     tied = sets.tied if mesh.here["pp"] == 0 else []  # it is one parameter, and two ranks have it
     total = squares([*sets.sharded, *tied])  # (1,)  partial over tp, and over pp
     all_reduce(total, mesh.group("tp"))
-    total += squares(sets.replicated)  # alike on all tp ranks: counted once
+    total += squares(sets.replicated)  # the same on all tp ranks, so counted once
     all_reduce(total, mesh.group("pp"))
     return total[0].sqrt()
 
@@ -146,15 +148,15 @@ class HybridByHand:
         schedule = one_f_one_b(self.mesh.size("pp"), len(wanted))
         losses = self.pipeline.execute(schedule, tokens.split(self.b), wanted, share)
         self.average(self.sets, self.mesh, self.ends)
-        # the last stage's
+        # only the last stage has losses
         loss = torch.zeros(1, dtype=torch.float64, device=backend.device()) + sum(losses.values())
         collectives.all_reduce(loss, self.mesh.group("pp"))
         collectives.all_reduce(loss, self.mesh.group("dp"))
         return loss[0] / self.mesh.size("dp")
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale all gradients so that their global norm is at most `max_norm`; returns the
-        norm before, ()."""
+        """Scale all gradients so that their global norm is at most `max_norm`. Returns the norm
+        before clipping, ()."""
         norm = self.norm_of(self.sets, self.mesh)
         scale_gradients(self.parameters, norm, max_norm)
         return norm

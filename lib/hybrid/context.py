@@ -21,7 +21,7 @@ from lib.tensor_parallel.context_parallel import ContextAttention
 
 def split_over_context(part, layout, group):
     """Change `part`, a ParallelGPT or SequenceParallelGPT, in place so that it works on this rank's
-    tokens only. The names of its parameters stay.
+    tokens only. Its parameters keep their names.
 
     layout: [positions of rank 0, of rank 1, ...], equally many on each, so that the mean over the
     ranks is the mean of the batch. Sends nothing now. Raises ValueError for unequal shares, and for

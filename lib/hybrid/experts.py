@@ -8,7 +8,7 @@ split over ep, and attention over tp.
 
 With a pipeline the auxiliary losses of the mixtures need care:
 
-    stage 0    ... --> mixture --> + --> next stage            no loss here: it is the last stage's
+    stage 0    ... --> mixture --> + --> next stage            no loss here: the last stage has it
                           |auxiliary loss a_j of micro-batch j
                           +--> backward begins here too, with the weight of micro-batch j
 

@@ -63,8 +63,8 @@ def measured_runs(runs, shape, rows, rounds):
 
 
 class MeasuredRun:
-    """A Hybrid with AdamW on one mesh, for full steps; and for the parts the probe, a GPT with the
-    layers of one stage whose all-reduces send a single number."""
+    """A Hybrid with AdamW on one mesh, for full steps, and a probe for the parts: a GPT with the
+    layers of one stage, whose all-reduces send a single number."""
 
     def __init__(self, sizes, b, shape, rows):
         mesh = mesh_of(**sizes)

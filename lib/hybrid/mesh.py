@@ -1,6 +1,6 @@
 """A mesh: the ranks in a grid of named axes, and the groups along its axes.
 
-    sizes = {"pp": 2, "dp": 2, "tp": 2}  8 ranks; the last axis runs fastest, like the last digit
+    sizes = {"pp": 2, "dp": 2, "tp": 2}  8 ranks; the last axis varies fastest, like the last digit
 
                  dp = 0     dp = 1            rank 5 = 1 0 1: pp = 1, dp = 0, tp = 1
                tp 0   1   tp 0   1
@@ -13,16 +13,16 @@
 
 A group along some axes holds the ranks that differ in these coordinates and in no other.
 
-Any order of axes is a mesh. Which one is a question of wires: neighbours in number share a node, so
-the axis that sends most runs fastest. Megatron-LM's order, fastest first, is tp, cp, dp, pp. Its
-experts have a mesh of their own over the same ranks, with the same pp: etp, ep, edp, pp (ep at cp's
-place).
+Any order of axes gives a mesh, and the network decides which one is best: ranks with neighbouring
+numbers share a node, so the axis that sends most should vary fastest. Megatron-LM's order, fastest
+first, is tp, cp, dp, pp. Its experts have a mesh of their own over the same ranks, with the same
+pp: etp, ep, edp, pp (ep in the position of cp).
 
 Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
 Megatron-LM". Their model of 10^12 parameters ran on 3,072 GPUs as {"pp": 64, "dp": 6, "tp": 8}, a
 tensor group in each DGX of 8 GPUs.
 
-Everything here but `Mesh` is plain Python: a layout of 3,072 ranks needs none of them.
+Everything here except `Mesh` is plain Python, so you can lay out 3,072 ranks without starting any.
 """
 
 import math
@@ -33,8 +33,8 @@ import torch.distributed as dist
 
 
 def check_sizes(sizes: Mapping[str, int], world_size: int) -> None:
-    """Raise ValueError unless the axes' sizes multiply to `world_size`; it names the axis to
-    change, and to what."""
+    """Raise ValueError unless the axes' sizes multiply to `world_size`. It names the axis to
+    change, and its new size."""
     n, said = (
         math.prod(sizes.values()),
         " * ".join(f"{axis}={size}" for axis, size in sizes.items()),
@@ -56,8 +56,8 @@ def check_sizes(sizes: Mapping[str, int], world_size: int) -> None:
 
 # exercise: lab6.coordinates
 def coordinates(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Where `rank` is: {axis: coordinate}, in the order of `sizes`. Raises ValueError for a rank
-    outside the mesh."""
+    """The coordinates of `rank` in the mesh: {axis: coordinate}, in the order of `sizes`. Raises
+    ValueError for a rank outside the mesh."""
     if not 0 <= rank < (n := math.prod(sizes.values())):
         raise ValueError(f"rank {rank} in a mesh of {n} ranks, 0 to {n - 1}: {sizes}")
     found = {}
@@ -68,8 +68,8 @@ def coordinates(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
 
 # exercise: lab6.rank_at
 def rank_at(where: Mapping[str, int], sizes: Mapping[str, int]) -> int:
-    """The rank at {axis: coordinate}, the inverse of `coordinates`. Raises ValueError where
-    an axis is missing."""
+    """The rank at {axis: coordinate}, the inverse of `coordinates`. Raises ValueError if an axis is
+    missing or unknown, or if a coordinate is outside its axis."""
     if where.keys() != sizes.keys():
         raise ValueError(f"coordinates {where} for the axes {', '.join(sizes)}: give one of each")
     rank = 0
@@ -82,8 +82,8 @@ def rank_at(where: Mapping[str, int], sizes: Mapping[str, int]) -> int:
 
 # exercise: lab6.groups_along
 def groups_along(axes: str | Sequence[str], sizes: Mapping[str, int]) -> list[list[int]]:
-    """[[rank, ...], ...]: all groups along these axes, each rank in one; ascending, by their first
-    ranks.
+    """[[rank, ...], ...]: all groups along these axes. Each rank is in one of them. Ranks are
+    ascending in each group, and groups are in the order of their first ranks.
 
     Raises ValueError for an axis that the mesh does not have.
     """
@@ -105,17 +105,17 @@ def _check_axes(axes, sizes):
 
 
 def axes_of(ranks: Iterable[int], sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes in which these ranks differ, in the order of `sizes`: those that a group, or a
-    message, lies along."""
+    """The axes in which these ranks differ, in the order of `sizes`: those along which a group, or
+    a message, communicates."""
     places = [coordinates(rank, sizes) for rank in ranks]
     return tuple(axis for axis in sizes if len({place[axis] for place in places}) > 1)
 
 
 def sent_along(entries: Iterable[Any], sizes: Mapping[str, int]) -> dict:
-    """{axes: elements}: what all ranks sent, by the axes of the group they sent it in.
+    """{axes: elements}: what all ranks sent, by the axes of the group in which it was sent.
 
-    entries: of a ledger: each message by the group that it was sent in, whichever of its members it
-    went to.
+    entries: of a ledger. Each message counts for the group in which it was sent, whichever member
+    received it.
     """
     sent = {}
     for entry in entries:
@@ -126,8 +126,8 @@ def sent_along(entries: Iterable[Any], sizes: Mapping[str, int]) -> dict:
 
 
 class Mesh:
-    """A mesh over all ranks of the world, with this rank's groups. Every rank makes it, with the
-    same arguments.
+    """A mesh over all ranks of the world, with this rank's groups. Every rank has to create it,
+    with the same arguments.
 
         mesh = Mesh({"pp": 2, "dp": 2, "tp": 2}, sets=[("dp", "tp")])
         mesh.here  # {"pp": 1, "dp": 0, "tp": 1} on rank 5
@@ -136,14 +136,14 @@ class Mesh:
 
     sizes: {axis: size}, the slowest axis first. sets: the sets of several axes that need groups;
     each axis alone has its groups anyway. Sends nothing itself. Raises ValueError if the sizes do
-    not make the world.
+    not multiply to the world size.
     """
 
     def __init__(self, sizes: Mapping[str, int], sets: Iterable[Sequence[str]] = ()) -> None:
         rank = dist.get_rank()
         check_sizes(sizes, dist.get_world_size())
         self.sizes, self.here, self.groups, made = dict(sizes), coordinates(rank, sizes), {}, {}
-        # torch wants every rank to make every group, its own and the others', in one order.
+        # torch requires every rank to create all groups, also those of others, in the same order.
         for axes in [*((axis,) for axis in sizes), *sets]:
             for ranks in map(tuple, groups_along(axes, sizes)):
                 if ranks not in made:  # axes of size 1 give the same groups again
@@ -169,7 +169,7 @@ class Mesh:
         return math.prod(self.sizes[axis] for axis in axes)
 
     def local_rank(self, *axes: str) -> int:
-        """This rank's number in the group along these axes, 0 to size - 1: the index of its local
-        batch, for example. (DeviceMesh.get_local_rank, for several axes too.)"""
+        """This rank's index in the group along these axes, 0 to size - 1, which is for example the
+        index of its local batch. (DeviceMesh.get_local_rank, for several axes too.)"""
         along = {axis: size for axis, size in self.sizes.items() if axis in axes}
         return rank_at({axis: self.here[axis] for axis in along}, along)

@@ -52,9 +52,9 @@ class Sets(NamedTuple):
         """Parameter groups for an optimizer, of all parameters but experts: one group for each set
         that is not empty.
 
-        The sets are separate so that the tied parameter has buckets or flats of its own on both
-        stages. Equal flat buffers are sharded alike and summed in the same order, so both sums are
-        the same to the last bit. In a flat buffer with other parameters, the two copies would
+        The sets are separate so that the tied parameter has buckets or flat buffers of its own on
+        both stages. Equal flat buffers are sharded alike and summed in the same order, so both sums
+        are the same to the last bit. In a flat buffer with other parameters, the two copies would
         slowly drift apart.
         """
         return [{"params": parameters} for parameters in self[:3] if parameters]

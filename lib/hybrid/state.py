@@ -101,7 +101,7 @@ def load_hybrid(folder: str | Path, hybrid: Any, step: int | None = None) -> tup
                         f"{facts.path}, and here {tuple(p.shape)}: build the model as in the run "
                         f"that saved it"
                     )
-                p.copy_(parts.pop("weight"))  # fills the flat, and so the shard, where there is one
+                p.copy_(parts.pop("weight"))  # also fills its flat buffer, and so the shard, if any
             averages, alike = (
                 {key: [parts[key].flatten() for parts, _ in found] for key in found[0][0]},
                 found[0][1],

@@ -12,10 +12,10 @@ experts over ep.
     5  norm, clip                                a few numbers           tp, pp (shards: data ranks)
     6  update                                    nothing, or all-gather  dp, ep, cp, for shards only
 
-Each part is given the group of ranks that it communicates in, so no part has to know the others. 2,
-3 and 4 may run in any order, because all of them are sums. 5 has to come after them and before 6,
-because clipping needs the norm of the full gradient: if each rank clipped by the norm of its own
-part, the direction of the step would change.
+Each part is given the group of ranks that it communicates in, so no part has to know about the
+others. 2, 3 and 4 may run in any order, because all of them are sums. 5 has to come after them and
+before 6, because clipping needs the norm of the full gradient: if each rank clipped by the norm of
+its own part, the direction of the step would change.
 
 Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
 Megatron-LM".
@@ -152,8 +152,8 @@ class Hybrid:
         rank.
 
         tokens, targets: (rows, T) int64, this rank's `local_batch`. Afterwards the gradient of that
-        loss is in `.grad` of whatever the updates step on.
-        Sends: lines 1 to 4 above, and two all-reduces of one number, the loss.
+        loss is in `.grad` of the tensors that the updates step on. Sends: lines 1 to 4 above, and
+        two all-reduces of one number, the loss.
         """
         # 1, 2
         loss = self.pipeline.run(self.schedule, self.cut(tokens), self.cut(targets), self.loss_of)
@@ -193,8 +193,8 @@ class Hybrid:
         return global_norm(self.counted)
 
     def clip(self, max_norm: float) -> Tensor:
-        """Scale all gradients so that their global norm is at most `max_norm`; returns the
-        norm before, ()."""
+        """Scale all gradients so that their global norm is at most `max_norm`. Returns the norm
+        before clipping, ()."""
         norm = self.norm()
         scale_gradients(self.trained(), norm, max_norm)
         return norm

@@ -7,7 +7,8 @@ its parameters, or each rank only its shard of them.
 
 N ranks, each with psi parameters. The first is plain data parallelism, as in torch's
 DistributedDataParallel; the second is ZeRO-1, as in Megatron-LM's DistributedOptimizer. Both are
-used alike, so `Hybrid` takes either. N counts context ranks too: they hold the same parameters.
+used in the same way, so `Hybrid` takes either. N includes context ranks, because they have the same
+parameters.
 """
 
 from collections.abc import Callable, Iterable

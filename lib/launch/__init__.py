@@ -19,11 +19,11 @@ errors.py     one error that names rank, line and values
 expected.py   shows a run that is meant to fail, and lets the notebook continue
 parameters.py adds the names of parameters to errors of torch's DDP, which only numbers them
 ways_out.py   habits from other launchers, and what to write instead
-copies.py     warns that a rank has changed its copy of a variable, which the notebook never sees
+copies.py     warns if a rank has changed its copy of a variable, which the notebook does not see
 output.py     collects and shows what the ranks print
 sign.py       one line that says what the ranks are doing while a person waits
-stopped.py    what is reported of a run that a person has stopped
-stacks.py     the call stack of a rank, asked for from outside
+stopped.py    what is shown when a person has stopped a run
+stacks.py     reads the call stack of a rank from outside, to see at which line it is
 cpu_time.py   how much processor time the ranks want and get
 warm.py       keeps sets of ranks alive between runs, and decides when they end
 ranks.py      one such set: its processes, and whether it can be used again
@@ -33,7 +33,7 @@ groups.py     which process groups of a rank are kept for its next run
 agent.py      torch's elastic agent, which starts the processes
 server.py     processes that have imported torch, from which ranks are forked
 script.py     writes the same function as a file for torchrun
-slurm.py      writes a Slurm job that runs this file
+slurm.py      writes a Slurm job that runs such a file
 generators.py seeds the random numbers of a rank
 """
 

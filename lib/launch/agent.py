@@ -3,8 +3,9 @@ and notices when one of them ends.
 
     kernel --(thread)--> LocalElasticAgent --> server (torch imported once) --> rank 0, rank 1, ...
 
-The agent runs in a thread of its own, because in the main thread elastic would replace the handler
-of SIGINT, and with it the stop button. Between runs it sleeps and does not look at its ranks.
+The agent runs in a thread of its own, because in the main thread elastic would install its own
+handler of SIGINT, and the stop button would no longer raise KeyboardInterrupt. Between runs the
+agent sleeps and does not look at its ranks.
 """
 
 import contextlib
@@ -39,8 +40,8 @@ class OneNode(RendezvousHandler):
     """A rendezvous, in which agents normally find each other, for one agent that has nothing to
     negotiate.
 
-    torch's own handler would open a port, sleep up to 0.3 s at random and look addresses up. We
-    need none of that, because the ranks find each other through a file (worker.py).
+    torch's own handler would open a port, sleep for a random time of up to 0.3 s, and look up
+    addresses. We need none of that, because the ranks find each other through a file (worker.py).
     """
 
     def __init__(self, run_id: str):
@@ -95,8 +96,8 @@ class Agent:
         self.elastic.watched = threading.Event()
         # We poll this flag, because the alternatives do not survive the stop button. An interrupt
         # inside thread.join can mark the thread as ended while it still runs. Inside Event.wait it
-        # can arrive just after the event's lock was taken, before anything would release it again,
-        # and the next wait hangs.
+        # can arrive just after the event's lock was taken and before the code that releases it, and
+        # the next wait would hang.
         self.has_ended = False
         self.thread = threading.Thread(target=self._run, daemon=True, name="lib.launch.agent")
 
@@ -113,9 +114,9 @@ class Agent:
                 self.server.start()
                 self.elastic.run("rank")
         except BaseException as error:
-            # The ranks' logs explain what went wrong on them, but not that one could not start.
+            # The logs explain what went wrong on a rank, but not why a rank could not be started.
             self.error = error
-        finally:  # last of all, because from here on the next launch may begin
+        finally:  # this comes last, because the next launch may begin as soon as it is set
             self.has_ended = True
 
     @property
@@ -127,8 +128,9 @@ class Agent:
         return [process.pid for process in self.processes]
 
     def alive(self, rank: int) -> bool:
-        """Has the process of this rank not ended? True also before it has started. We ask the
-        system, because a second poller would spoil the exit code of a forkserver's child."""
+        """Is the process of this rank alive? True also before it has started. We ask the operating
+        system and not multiprocessing, because with two threads that poll a forkserver's child its
+        exit code can get lost (`server._cleanup`)."""
         return rank >= len(self.processes) or exists(self.processes[rank].pid)
 
     def exit_code(self, rank: int) -> int | None:
@@ -142,7 +144,7 @@ class Agent:
         self.watch(True)
         deadline = time.monotonic() + 10
         while not self.has_ended and time.monotonic() < deadline:
-            # again and again, because a rank may still have been starting when we looked
+            # repeatedly, because a rank may still have been starting when we looked
             signal_to(self.pids(), signal.SIGKILL)
             time.sleep(0.005)
 
@@ -155,7 +157,7 @@ def signal_to(pids, number) -> None:
 
 
 def exists(pid: int) -> bool:
-    """Has the process not ended? A zombie has ended, too: its parent has only not waited for it
+    """Is the process alive? A zombie is not: it has ended, but its parent has not waited for it
     yet, which may take long on a busy machine."""
     try:
         os.kill(pid, 0)
@@ -165,12 +167,13 @@ def exists(pid: int) -> bool:
 
 
 _counting = threading.Lock()
-_agents: list[list[int]] = []  # per running agent: the loggers' levels before the first of them
+# one item for each running agent: the loggers' levels from before the first of them started
+_agents: list[list[int]] = []
 
 
 @contextlib.contextmanager
 def _silent_loggers():
-    """Silence elastic's loggers while any agent runs, because they write tens of lines about a
+    """Silence elastic's loggers while any agent runs, because they write dozens of lines about a
     failure that our own error explains in a few."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     with _counting:

@@ -11,9 +11,9 @@ flock. The system releases the locks of a process when it ends, however that hap
     gate  run run |= = = measurement = = =| run
     room  = = = = |  = = = = = = = = = = =| = = =
 
-With one lock, runs that overlap could keep a measurement waiting for ever. Nothing waits longer
-than `PATIENCE` for a lock: it then runs at the same time as the others. The runs that a measurement
-starts itself do not wait.
+We need two locks, because with a single one, runs that overlap could keep a measurement waiting for
+ever. A run or a measurement that has waited for a lock for `PATIENCE` seconds starts without it, at
+the same time as the others. The runs that a measurement starts itself do not wait.
 """
 
 import contextlib
@@ -24,12 +24,13 @@ import time
 
 PATIENCE = 60.0  # seconds for each of the two locks
 GATE, ROOM = "distributed-training-gate", "distributed-training-room"
-_measuring = 0  # how many measurements this process is in, one inside another
+_measuring = 0  # how many measurements are in progress in this process, one inside another
 
 
 @contextlib.contextmanager
 def among_others():
-    """For a run of ranks: inside, no other process measures."""
+    """For a run of ranks: inside the block, no other process measures, unless one of the two has
+    waited for longer than `PATIENCE`."""
     if _measuring:
         yield
         return
@@ -41,8 +42,8 @@ def among_others():
 
 @contextlib.contextmanager
 def alone():
-    """For a measurement: inside, only this process runs ranks, as long as the others are patient.
-    Can be nested."""
+    """For a measurement: inside the block, only this process runs ranks, unless another one has
+    waited for longer than `PATIENCE`. Can be nested."""
     global _measuring
     with contextlib.ExitStack() as held:
         if not _measuring:
@@ -57,8 +58,8 @@ def alone():
 
 @contextlib.contextmanager
 def _locked(name, how):
-    """Hold the lock inside, or continue without it after `PATIENCE` or where no file can be
-    locked."""
+    """Hold the lock inside the block. Continue without it after `PATIENCE` seconds, or if the file
+    cannot be opened or locked."""
     file = _open(os.path.join(tempfile.gettempdir(), name))
     try:
         deadline, pause = time.monotonic() + PATIENCE, 0.0005
@@ -69,14 +70,14 @@ def _locked(name, how):
     finally:
         if file is not None:
             with contextlib.suppress(OSError):
-                # closing is not enough: a process forked meanwhile may have the file open, too
+                # closing is not enough, because a process forked meanwhile may have it open, too
                 fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
 
 def _open(path):
-    """Open a file that every user of the machine can lock; None where that is not possible."""
-    # first without O_CREAT, with which Linux may refuse another user's file in /tmp
+    """Open a file that every user of the machine can lock; None if that is not possible."""
+    # first without O_CREAT, because with it Linux may refuse to open another user's file in /tmp
     for flags in (os.O_RDONLY, os.O_RDONLY | os.O_CREAT):
         with contextlib.suppress(OSError):
             return os.open(path, flags | os.O_CLOEXEC, 0o666)

@@ -1,5 +1,5 @@
-"""Runs a cell of a session on one rank. The variables stay on the rank for later cells, and so the
-cell has to be interrupted without ending the rank, which would lose them.
+"""Runs a cell of a session on one rank. The variables stay on the rank for later cells. A cell must
+therefore be interrupted without ending its rank, because that would lose them.
 
 The parent writes into two pipes of the rank, here in run 12:
 
@@ -34,7 +34,8 @@ import torch.distributed as dist
 from lib import backend
 from lib.backend import peers
 
-FOR_EVER = 30 * 86_400.0  # seconds that a collective may wait: the parent's watch ends it earlier
+# seconds that a collective may wait; in practice the parent's watch ends it much earlier
+FOR_EVER = 30 * 86_400.0
 AGAIN = 0.2  # seconds after which a rank that has not left its cell loses its connections
 names: dict[str, Any] = {}  # the variables of the session on this rank
 _given: set[str] = set()  # the names that every session has from the start, such as torch
@@ -49,7 +50,7 @@ class Interrupted(KeyboardInterrupt):
 
 def remember(number: int, source: str) -> str:
     """Store the source of the session's cell `number`, so that errors and verdicts of this process
-    can quote its lines. Returns the file name under which ranks and notebook compile it."""
+    can quote its lines. Returns the file name under which the ranks and the notebook compile it."""
     name = f"<ipython-input-ranks-{number}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     return name
@@ -57,7 +58,7 @@ def remember(number: int, source: str) -> str:
 
 def run(number: int, source: str, ranks: tuple[int, ...]) -> list[str]:
     """Run a cell on this rank, if it is among `ranks`, and print the value of its last expression.
-    Returns what `variables` does afterwards."""
+    Returns what `variables` returns afterwards."""
     _begin()
     if dist.get_rank() in ranks:
         file = remember(number, source)
@@ -74,8 +75,8 @@ def run(number: int, source: str, ranks: tuple[int, ...]) -> list[str]:
 
 
 def variables() -> list[str]:
-    """The sorted names of the variables that cells have made on this rank, without modules and
-    names that begin with an underscore."""
+    """The sorted names of the variables that cells have created on this rank, without modules and
+    without names that begin with an underscore."""
     _begin()
     return sorted(
         name
@@ -85,8 +86,8 @@ def variables() -> list[str]:
 
 
 def fetch(name: str) -> tuple[bool, Any]:
-    """(True, the value of this variable); or, if there is none, (False, a list with at most one
-    name that is spelled similarly)."""
+    """(True, the value of this variable). If there is no such variable, (False, a list with at most
+    one name that is spelled similarly)."""
     _begin()
     if name in names:
         return True, names[name]
@@ -94,7 +95,7 @@ def fetch(name: str) -> tuple[bool, Any]:
 
 
 def put(values: dict[str, Any]) -> list[str]:
-    """Set these variables on this rank. Returns what `variables` does afterwards."""
+    """Set these variables on this rank. Returns what `variables` returns afterwards."""
     _begin()
     names.update(values)
     return variables()
@@ -110,7 +111,7 @@ def _begin():
 
 
 def interruptible(number: int, pipe: str, call: Callable[[], Any]) -> Any:
-    """Return call(). The parent can interrupt it by writing `number`, that of the run, into
+    """Return call(). The parent can interrupt it by writing the number of the run, `number`, into
     `pipe`."""
     global _interrupter
     if _interrupter is None:
@@ -129,7 +130,7 @@ class _Interrupter(threading.Thread):
     """A thread that waits for a request to interrupt, while the main thread runs a cell."""
 
     def __init__(self, pipe):
-        # by this name leftovers.py knows that it is not the user's
+        # leftovers.py recognises by this name that the thread is not the user's
         super().__init__(daemon=True, name="lib.launch.interrupter")
         self.pipe, self.begun = pipe, -1  # begun: the number of the last run that has begun
         self.inside: int | None = None  # the number of the run in progress
@@ -140,7 +141,8 @@ class _Interrupter(threading.Thread):
                 self._end(int(line))
 
     def _end(self, number):
-        """Interrupt run `number` and not the next one, which may begin while this thread sleeps."""
+        """Interrupt run `number`, but not the next one, which may begin while this thread
+        sleeps."""
         while self.begun < number:  # this rank has not begun it yet
             time.sleep(0.01)
         while self.inside == number:
@@ -170,11 +172,11 @@ def cut_connections() -> None:
 
 
 def join_anew(choice: backend.Choice, store: dist.Store) -> None:
-    """Leave all groups, whatever was in flight in them, and join a new group of all ranks. This
-    repairs a session whose ranks have called different collectives."""
+    """Leave all groups, even if communication is still in flight in them, and join a new group of
+    all ranks. This repairs a session whose ranks have called different collectives."""
     global is_cut
     if choice.name == "gloo":
-        # else a thread of gloo might wait for ever, and the end of the group for that thread
+        # otherwise a thread of gloo might wait for ever, and destroying its group would hang, too
         cut_connections()
     dist.destroy_process_group()
     peers.forget_messages()

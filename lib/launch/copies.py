@@ -14,8 +14,9 @@ something to communicate. The comparison takes microseconds.
 Many changes are intended. Therefore a change is reported only in two cases, and never if the
 function returns the object:
 
-    certain  a container that the function only adds to: no line on the rank can have read it
-    likely   any other change, where the function returned None and printed nothing, because then
+    certain  a container that the function only adds to, because then no line on the rank can have
+             read it
+    likely   any other change, if the function returned None and printed nothing, because then
              nothing at all remains of its work
 """
 
@@ -33,7 +34,7 @@ import torch
 from lib.launch.ways_out import functions_of
 from lib.ledger.words import ranks_text
 
-MANY = 100  # objects: of a container with more, only the number is compared
+MANY = 100  # of a container with more objects than this, only their number is compared
 ADDS = ("append", "appendleft", "extend", "add", "insert")
 CERTAIN, LIKELY = "certain", "likely"
 OTHERS = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, torch.Tensor)
@@ -55,8 +56,8 @@ class Copies:
         self.before = {name: (value, _form(value)) for name, value in self._now().items()}
 
     def report(self, result, path: str) -> None:
-        """Write {name: CERTAIN or LIKELY} to the file `path`, for every object that has changed
-        and is not in `result`. Without any, no file is written."""
+        """Write {name: CERTAIN or LIKELY} to the file `path`, for every object that has changed and
+        is not in `result`; LIKELY only if `result` is None. If there is none, write no file."""
         returned = [result, *(result.values() if isinstance(result, dict) else [])]
         returned += result if isinstance(result, (list, tuple)) else []
         found, missing = {}, (None, None)
@@ -73,8 +74,8 @@ class Copies:
                 json.dump(found, file)
 
     def _now(self):
-        """{name: value} of the function's globals, of the variables that it uses of the function
-        around it, and of its arguments; without those of a type in `OTHERS`."""
+        """{name: value} of the function's globals, of the variables that it captures from an
+        enclosing function, and of its arguments; without those of a type in `OTHERS`."""
         if self.fn is None:
             return {}
         code, now = self.fn.__code__, dict(self.fn.__globals__)
@@ -92,8 +93,8 @@ class Copies:
 
 
 def _form(value, depth=2):
-    """A snapshot of `value`: two of them are equal unless it was changed in between. Containers are
-    looked into `depth` levels deep."""
+    """A snapshot of `value`: two snapshots are equal unless it was changed in between. It covers
+    the contents of containers up to `depth` levels deep."""
     if isinstance(value, torch.nn.Module):
         return [p._version for p in value.parameters() if not p.is_inference()]
     if isinstance(value, (list, set, dict, collections.deque)):
@@ -103,7 +104,8 @@ def _form(value, depth=2):
             _form(item, depth - 1)
             for item in (value.values() if isinstance(value, dict) else list(value))
         ]
-    # a class that the notebook defines is sent by value, so its module is not among ours
+    # A class that is sent by value, as the notebook's are, has a module that is __main__ or that
+    # was not imported here.
     made_in = sys.modules.get(type(value).__module__)
     if made_in in (None, sys.modules["__main__"]) or isinstance(value, types.SimpleNamespace):
         return _form(getattr(value, "__dict__", {}), depth)
@@ -111,7 +113,8 @@ def _form(value, depth=2):
 
 
 def _only_added_to(fn, name):
-    """Do the function and those that it calls use `name` for nothing but methods that add to it?"""
+    """Do the function and the functions that it calls use `name` only to call methods that add to
+    it?"""
     uses = []
     for code in functions_of(fn):
         steps = list(dis.get_instructions(code))
@@ -127,9 +130,9 @@ def _names(step, name):
 
 
 def warning(folder: str, nproc: int, spoke: Iterable[int]) -> str:
-    """The warning about the ranks' reports in `folder`, or "" if there is nothing to warn of.
+    """The warning about the ranks' reports in `folder`, or "" if there is nothing to warn about.
 
-    spoke: the ranks that have printed, of which only certain changes are mentioned.
+    spoke: the ranks that have printed something. Of their changes, only certain ones are mentioned.
     """
     ranks_of = collections.defaultdict(list)
     for rank in range(nproc):

@@ -6,14 +6,14 @@ but has to wait for one. The watch asks two questions:
 
     idle       Has every rank wanted one for less than 3 % of the time? Then they may be stuck.
     scheduled  How much time counts towards the timeout? All of it, except when other programs kept
-               the ranks waiting, or when the machine or its disk stood still. In time:
+               the ranks waiting, or when the machine or its disk stood still. As a timeline:
 
                 |== ranks run ==|-- ranks ready, others run --|........ all ranks sleep ........|
                 |== scheduled ==|                             |========== scheduled ============|
 
 Linux counts in nanoseconds how long each thread waited (lib/linux.py), and reports whether it waits
 for a disk (state D), for example for a page of torch that was dropped from memory. On other systems
-no rank is ever called idle, and all the time is scheduled time.
+no rank is ever considered idle, and all time is scheduled time.
 """
 
 import time
@@ -29,7 +29,7 @@ now = time.monotonic
 
 
 class CpuTime:
-    """Samples the ranks' threads again and again, from the parent."""
+    """Samples the ranks' threads repeatedly, from the parent."""
 
     def __init__(self):
         self.looked, self.seen, self.told = now(), {}, {}
@@ -40,8 +40,8 @@ class CpuTime:
         self.since, self.wanted = now(), {}
 
     def sample(self, pids: dict[int, int]) -> float:
-        """Look at the ranks; called all the time. Returns the scheduled seconds since the last
-        look: 0 if that is less than `EVERY` ago, or if a thread waits for a disk.
+        """Look at the ranks. Returns the scheduled seconds since the last look: 0 if that was less
+        than `EVERY` seconds ago, or if a thread waits for a disk.
 
         pids: {rank: process id} of the ranks that run.
         """
@@ -56,12 +56,12 @@ class CpuTime:
         if span > ABSENT or seen.keys() != before.keys():
             self.reset()
         all_ran = all_waited = 0.0
-        # a rank that has left meanwhile is not in `seen`, and says nothing about those that go on
+        # a rank that has left meanwhile is not in `seen`, and does not matter for the others
         for rank, threads in seen.items():
             for number in threads.keys() & before.get(rank, {}).keys():
                 ran, waited = self._since(number, before[rank][number], threads[number], span)
                 all_ran, all_waited = all_ran + ran, all_waited + waited
-                # not that of other threads, because gloo's often wait only to poll
+                # other threads' waits do not count, because gloo's often wait only in order to poll
                 waited = waited if number == str(pids[rank]) else 0.0
                 self.wanted[rank] = self.wanted.get(rank, 0.0) + ran + waited
         if any(wanted > 0.03 + 0.03 * (now() - self.since) for wanted in self.wanted.values()):
@@ -74,8 +74,9 @@ class CpuTime:
 
         Linux adds a wait to its counter only when it is over. If a thread is ready and has not run
         since the last look, we conclude that it is still waiting, count `span`, and subtract that
-        again (`told`) when Linux adds the wait. A thread that has run may be ready by chance:
-        gloo's wake a hundred times a second, and of more than a hundred some are always ready.
+        again (`told`) when Linux adds the wait. A thread that has run meanwhile may be ready only
+        by chance: gloo's threads wake a hundred times a second, so among more than a hundred of
+        them some are always ready.
         """
         ran, booked = thread.ran - before.ran, thread.waited - before.waited
         told = self.told.pop(number, 0.0)
@@ -85,7 +86,7 @@ class CpuTime:
         return 0.0, span
 
     def idle(self, seconds: float) -> bool:
-        """Have all ranks been idle for this many seconds? (gloo's own thread takes only 1 %.)"""
+        """Have all ranks been idle for this many seconds? (gloo's own thread uses only 1 %.)"""
         return linux.counts_waiting() and bool(self.seen) and now() - self.since > seconds
 
 
@@ -93,9 +94,9 @@ def kept(span: float, ran: float, waited: float, processors: int) -> float:
     """Seconds of `span` in which other programs had the processors that the ranks were ready for.
 
     ran, waited: seconds, summed over all ranks. Ranks cannot use more processors than there are,
-    and waiting for each other is no loss, so together they wanted = min(processors * span, ran +
-    waited) seconds. What they did not get of it is divided among the wanted / span processors (at
-    least one) that they could have used.
+    and a rank that waits for a processor which another rank uses loses nothing. Together they
+    therefore wanted min(processors * span, ran + waited) seconds. We divide the part that they did
+    not get by the number of processors that they could have used, wanted / span (at least one).
     """
     wanted = min(processors * span, ran + waited)
     return max(0.0, wanted - ran) / max(1.0, wanted / span)

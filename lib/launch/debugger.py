@@ -69,8 +69,8 @@ def _stop(*_: Any, **__: Any) -> None:
 
 
 def _stop_one(rank: int = 0, *_: Any, **__: Any) -> None:
-    """torch's `dist.breakpoint(rank)`: only `rank` stops. The others continue until they need it,
-    and wait for it there."""
+    """Stands in for torch's `dist.breakpoint(rank)`: only `rank` stops. The others continue until
+    they need it, and wait for it there."""
     if rank == dist.get_rank():
         _open(sys._getframe(1))
 
@@ -117,7 +117,7 @@ class _OnRank(pdb.Pdb):
         return read.decode()
 
     def _cmdloop(self):
-        self.cmdloop()  # pdb's own version would catch an interrupt and go on
+        self.cmdloop()  # pdb's own version would catch an interrupt and continue
 
     def interaction(self, frame, *given):
         """Before pdb shows the frame, fetch the source of the cells that are on the stack, because
@@ -152,7 +152,7 @@ class _OnRank(pdb.Pdb):
 
 
 class Prompt:
-    """The parent's side, for one run. The watch calls `look` all the time."""
+    """The parent's side, for one run. The watch calls `look` every few milliseconds."""
 
     def __init__(self, ranks, folder: str, logs, output):
         """ranks: a lib.launch.ranks.Ranks, of which each rank has a pipe for answers."""

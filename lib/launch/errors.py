@@ -23,15 +23,15 @@ USUAL_CAUSES = {
     "SIGBUS": " (a file that it keeps in memory could not grow: is /dev/shm full?)",
     "SIGKILL": " (out of memory, or killed by hand)",
 }
-# times the timeout: beyond that the message also says how long it took by the clock
+# if a run took more than this many times its timeout, the message also says how long by the clock
 WELL_OVER = 1.3
 # is this process executing a student's notebook to grade it?
 GRADED = "LAB_REPORT" in os.environ and "LAB_OURS" not in os.environ
 
 
 def short(error: Exception) -> Exception:
-    """Make a notebook show only the message of `error`, which we raise on purpose, so that a
-    traceback through lib would add nothing. Returns `error`."""
+    """Make a notebook show only the message of `error`, and return `error`. This is for errors that
+    we raise on purpose, for which a traceback through lib would add nothing."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore
     return error
 
@@ -228,7 +228,7 @@ def _hang(failure, mismatch):
     else:
         why = "the ranks wait, and none can go on"
     seconds = f"{failure.seconds:g} s"
-    # When graded the text is the same each time, so the clock is left out.
+    # In a graded notebook the text has to be the same each time, so we leave out the clock.
     if failure.kind == "timeout" and failure.elapsed > WELL_OVER * failure.seconds and not GRADED:
         seconds += f" ({failure.elapsed:.0f} s by the clock, on a busy machine)"
     heads = {

@@ -1,6 +1,6 @@
-"""Decides which process groups of a rank are kept for its next run. The world, the group of all
-ranks, always is. The groups that a run makes are destroyed after it, except those of a check, which
-the next run of that check needs again.
+"""Decides which process groups of a rank are kept for its next run. The world, which is the group
+of all ranks, is always kept. The groups that a run makes are destroyed after it, except those of a
+check, because the next run of that check needs them again.
 
 Keeping groups has a benefit and a cost. Making the groups of 8 ranks on gloo takes as long as
 everything else that a check does. However, every group has a thread in every rank that wakes a
@@ -26,7 +26,7 @@ kept: dict[tuple, dist.ProcessGroup] = {}
 
 
 def begin(run: int, timed: bool) -> None:
-    """Give the groups that run number `run` makes keys of their own in the store.
+    """Let the groups that run number `run` makes use their own keys in the store.
 
     timed: the time of the run is measured, so destroy all groups but the world first.
     """

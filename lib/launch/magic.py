@@ -25,8 +25,8 @@ def register() -> None:
 
 def run(line: str, cell: str, variables: dict[str, Any]) -> None:
     """Run `cell`, whose first line was `%%ranks` followed by `line`. variables: the notebook's, in
-    which a session is looked up by name. Raises RuntimeError if no session is running, ValueError
-    for a name that is not a session's or a text that lists no ranks."""
+    which a session is looked up by name. Raises RuntimeError if no session is running, and
+    ValueError for a name that is not a session's or for text that is not a list of ranks."""
     chosen, numbers = sessions.latest(), line
     if named := re.match(r"\s*([A-Za-z_]\w*)(.*)", line):
         chosen, numbers = variables.get(named[1]), named[2]

@@ -1,5 +1,5 @@
 """Shows what the ranks print, as `[rank 2] ...`, up to a limit for each rank. Each rank writes into
-files, which are read while it runs.
+two files (stdout and stderr), which the parent reads while the rank runs.
 
 For one second after the first output nothing is shown. A short run therefore prints all lines of
 rank 0, then all of rank 1, and so on, in the same order every time. A longer run then streams its
@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-LIMIT = 20_000  # characters that a rank may show per launch
+LIMIT = 20_000  # characters that a rank may show per launch, on stdout and on stderr each
 OF_GLOO = "[Gloo] Rank "  # torch 2.10 prints such a line, from C++, for each new group
 HOLD = 1.0  # seconds after the first output in which nothing is shown
 

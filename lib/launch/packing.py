@@ -34,8 +34,8 @@ def _op_of_torch(*path):
 
 def _path_of(op) -> tuple[str, ...] | None:
     """The names that lead from torch.ops to `op`: () for itself, ("aten",) for torch.ops.aten, and
-    ("aten", "mm", "default") for an overload. None for other objects. They can be found only by
-    name, because they are neither importable nor made of Python."""
+    ("aten", "mm", "default") for an overload. None for other objects. These are sent by name,
+    because they can neither be imported nor be packed by value."""
     if op is torch.ops:
         return ()
     if isinstance(op, type(torch.ops.aten)):
@@ -52,7 +52,7 @@ def _tensor(elements, dtype, shape):
 
 def _is_plain(tensor):
     """Is the tensor fully described by its dtype, its shape, and the bytes at `tensor.data_ptr()`?
-    If so, it can be packed as these."""
+    If so, these are all that has to be packed."""
     if (
         type(tensor) is not torch.Tensor
         or tensor.layout is not torch.strided

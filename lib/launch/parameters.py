@@ -1,5 +1,5 @@
 """Adds names of parameters to the errors of torch's DistributedDataParallel, which only numbers
-them. torch says the first line, and we replace it by the second:
+them. torch writes the first line, and we replace it by the second:
 
 Parameter indices which did not receive grad for rank 1: 4 5
 Parameters without a gradient on rank 1: experts.1.weight, experts.1.bias (indices 4 5). Try: ...
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lib.ledger.inside import parameter_names
 
 WITHOUT = re.compile(r"Parameter indices which did not receive grad for rank (\d+): ([\d ]*\d)")
-# what torch says of a parameter whose shape differs between the ranks
+# what torch says about a parameter whose shape differs between the ranks
 ONE = re.compile(r"params\[(\d+)\] in this process")
 MORE = 8  # names at most in one message
 TRY = (

@@ -3,8 +3,9 @@ finds out whether they can be used again.
 
     folder of the set   written by   read by
     go0, stop0, ...     the parent   the ranks: pipes for "begin run 3", "rest", or an interrupt
-    state               the ranks    the parent: what each rank is doing, and its count of calls
-    run3/               both         payload, logs and results of the fourth run
+    state               the ranks    the parent: what each rank is doing, and how many collectives
+                                     and groups it has counted
+    run3/               both         both: payload, logs and results of the fourth run
 
 warm.py decides which set a run gets; worker.py is the other end of the pipes.
 """
@@ -37,11 +38,11 @@ class Ranks:
         self.runs, self.used, self.pipes, self.agent = 0, time.monotonic(), [], None
         self.busy = True  # a run uses it, or it is being started
         self.answers: list[int] = []  # pipes for the answers to the ranks' debuggers, once needed
-        self.stays = False  # it belongs to a session, so nothing is put back after a run
+        self.stays = False  # it belongs to a session, so nothing is restored after a run
         self.joined = 0  # how often its ranks have joined a new process group
         self.ended = False
         self.folder = tempfile.mkdtemp(prefix="launch-")
-        sets.append(self)  # first of all, so that it is ended whatever fails below
+        sets.append(self)  # before the rest, so that the set is ended whatever fails below
         self._make_pipes("go", self.pipes)
         with open(f"{self.folder}/state", "wb") as file:
             file.write(worker.STATE.pack(worker.STARTING, 0, 0) * nproc)
@@ -54,7 +55,7 @@ class Ranks:
     def _make_pipes(self, name, pipes):
         for rank in range(self.nproc):
             os.mkfifo(f"{self.folder}/{name}{rank}")
-            # opened for reading too, because opening it for writing would wait for the rank
+            # for reading too, because opening it for writing only would wait for the rank
             pipes.append(os.open(f"{self.folder}/{name}{rank}", os.O_RDWR))
 
     @property
@@ -79,8 +80,8 @@ class Ranks:
         self.agent.watch(True)
 
     def rest(self) -> None:
-        """Tell the ranks, which have all returned, to put back what the run changed. Does not
-        wait."""
+        """Tell the ranks, which have all returned, to undo what the run changed. Does not wait
+        until they have."""
         self.agent.watch(False)
         self._tell(worker.REST)
         self.clear()
@@ -91,8 +92,8 @@ class Ranks:
             shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self) -> None:
-        """Make this the set of a session: from now on nothing is put back after a run, and ranks
-        can be interrupted, for which each gets a second pipe."""
+        """Make this the set of a session. From now on nothing is restored after a run, and each
+        rank has a second pipe, through which it can be interrupted."""
         self._make_pipes("stop", self.pipes)
         self.stays = True
         sets.remove(self)
@@ -108,7 +109,8 @@ class Ranks:
         return [rank for rank, (word, *_) in enumerate(self.states()) if word != worker.KEPT]
 
     def have_left(self, seconds: float) -> bool:
-        """Have all ranks left the last cell, or joined a new group? Waits up to so many seconds."""
+        """Have all ranks left the last cell, or joined a new group? Waits for them for up to
+        `seconds`."""
         return self._all_say(worker.KEPT, seconds)
 
     def are_even(self) -> bool:
@@ -118,8 +120,8 @@ class Ranks:
         return len(set(calls)) == len(set(groups)) == 1 and worker.CUT not in calls
 
     def join_anew(self, seconds: float) -> bool:
-        """Let all ranks leave their groups and join a new one. False if they have not done so after
-        so many seconds."""
+        """Let all ranks leave their groups and join a new one. Returns False if they have not done
+        so within `seconds`."""
         self.joined += 1
         with open(f"{self.folder}/state", "wb") as file:
             file.write(worker.STATE.pack(worker.STARTING, 0, 0) * self.nproc)
@@ -127,7 +129,7 @@ class Ranks:
         return self.have_left(seconds)
 
     def _all_say(self, wanted, seconds):
-        """Wait until all ranks are in the state `wanted`. False after so many seconds, or as soon
+        """Wait until all ranks are in the state `wanted`. Returns False after `seconds`, or as soon
         as a rank has died or cannot be used again."""
         deadline, pause = time.monotonic() + seconds, 0.0005
         while True:
@@ -142,8 +144,8 @@ class Ranks:
             pause = min(0.01, 1.5 * pause)
 
     def sleep(self) -> None:
-        """Stop the processes of a set that rests (SIGSTOP), because gloo's threads would otherwise
-        wake a hundred times a second. `go` continues them."""
+        """Stop the processes of a resting set (SIGSTOP), because gloo's threads would otherwise
+        wake a hundred times a second. `go` lets them continue."""
         if linux.IS_HERE and self.choice.name == "gloo" and self.is_as_new(0):
             signal_to(self.agent.pids(), signal.SIGSTOP)
 
@@ -158,8 +160,8 @@ class Ranks:
             return list(worker.STATE.iter_unpack(file.read()))
 
     def is_as_new(self, seconds: float) -> bool:
-        """Are all ranks at rest, and as they were before their first run? Waits up to so many
-        seconds for them to put back what the last run changed."""
+        """Are all ranks at rest, and as they were before their first run? Waits for up to `seconds`
+        until they have undone what the last run changed."""
         return self._all_say(worker.RESTED, seconds) and self.are_even()
 
     def is_outdated(self) -> bool:
@@ -175,11 +177,11 @@ class Ranks:
     def is_alive(self) -> bool:
         if self.agent.has_ended or not all(map(self.agent.alive, range(self.nproc))):
             return False
-        # When a server is killed its ranks end too, but in some containers they stay as zombies.
+        # When a server is killed, its ranks end too, but in some containers they remain as zombies.
         return all(linux.state(pid) != "Z" for pid in self.agent.pids())
 
     def left(self) -> str:
-        """What the last run left on a rank that cannot be put back, in words."""
+        """What the last run changed on a rank that cannot be undone, in words."""
         for rank in range(self.nproc):
             with contextlib.suppress(OSError), open(f"{self.folder}/left{rank}") as file:
                 if what := file.read():  # a rank may be about to write it
@@ -187,7 +189,7 @@ class Ranks:
         return "collectives or groups that not all ranks called, or a rank that did not rest"
 
     def end(self) -> None:
-        """Kill its processes and remove its folder. Can be called again, for example when an
+        """Kill its processes and remove its folder. Can be called again, for example if an
         interrupt came during the first call."""
         if self.agent is not None:
             self.agent.kill()

@@ -83,8 +83,8 @@ def run(
     ledger: log every op of the ranks. This costs up to 200 microseconds per op, and on GPUs the
         host waits in every synchronous collective, so that FSDP2's all-gathers overlap with
         nothing. Turn it off to measure time.
-    fresh: run on processes that no other run has used or will use. Otherwise those of an earlier
-        run are used again, after what it changed there was undone (lib/launch/warm.py).
+    fresh: run on processes that no other run has used or will use. Otherwise the processes of an
+        earlier run are used again, after its changes have been undone (lib/launch/warm.py).
     seed: the base seed of the random numbers of torch, numpy and Python. Each rank is seeded from
         the base seed and its rank, so numbers differ between the ranks, but not between two runs
         with the same seed.
@@ -142,9 +142,10 @@ def _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, unknown, sho
 
 
 def settings_line(ledger: bool, seed: int | None) -> bytes:
-    """The first line of a payload, as JSON: settings of this process that the ranks take over
-    before they load the function (working directory, sys.path, sys.argv), and whether they keep a
-    ledger. seed None: their random numbers continue where the last run left them."""
+    """The first line of a payload, as JSON. It contains the settings of this process that the ranks
+    adopt before they load the function (working directory, sys.path, sys.argv), whether they keep a
+    ledger, whether a person can answer a debugger, and the base seed of their random numbers (None:
+    these continue where the last run left them)."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
@@ -165,7 +166,7 @@ def settings_line(ledger: bool, seed: int | None) -> bytes:
 
 @contextlib.contextmanager
 def room_explained():
-    """Inside, the OSError of a full disk becomes a RuntimeError that says where to make room."""
+    """Inside, the OSError of a full disk becomes a RuntimeError that says where to free space."""
     try:
         yield
     except OSError as error:
@@ -180,8 +181,8 @@ def room_explained():
 
 def run_on(ranks: Ranks, payload: bytes, timeout: float, ledger: bool, show: bool) -> Results:
     """Execute `payload`, settings and packed function, as one run on these ranks. Raises RankError
-    if the run fails, and Stopped if a person stops it. The ranks are ended in both cases, except
-    that those of a session live on and may still be inside the run."""
+    if the run fails, and Stopped if a person stops it. In both cases the ranks are ended, except
+    those of a session, which stay alive and may still be inside the run."""
     folder, nproc, agent = ranks.begin(), ranks.nproc, ranks.agent
     with open(f"{folder}/payload", "wb") as file:
         file.write(payload)
@@ -218,8 +219,8 @@ def run_on(ranks: Ranks, payload: bytes, timeout: float, ledger: bool, show: boo
 
 def _stopped(failure, ranks, folder, output, show, left):
     """Say what the ranks were doing when a person stopped the run, and end them unless they belong
-    to a session. They are killed first and waited for last, because on a busy machine it can take
-    seconds until they are gone."""
+    to a session. We kill them first but wait for their end only after the report, because on a busy
+    machine they can take seconds to end."""
     if not ranks.stays:
         signal_to(ranks.agent.pids(), signal.SIGKILL)
     stop = Stopped()
@@ -237,7 +238,7 @@ def _stopped(failure, ranks, folder, output, show, left):
 
 def _guilty(failure):
     """The ranks that ended by themselves. As soon as one has, torch's elastic agent ends the others
-    with SIGTERM, often before we look, and these must not be blamed."""
+    with SIGTERM, often before we look. Those others must not be blamed."""
     by_themselves = [rank for rank in failure.gone if failure.exit_codes[rank] != -signal.SIGTERM]
     return by_themselves or failure.gone[:1]
 
@@ -277,7 +278,7 @@ def choose(backend: str, nproc: int) -> backends.Choice:
         return backends.choose(backend, nproc)
     except (ValueError, RuntimeError) as error:
         raised_by = error.__traceback__.tb_next
-        # raised by `backends.choose` itself, on purpose, and not by something that broke inside it
+        # if `backends.choose` itself raised it, then on purpose, and not because something broke
         if raised_by.tb_frame.f_code is backends.choose.__code__ and raised_by.tb_next is None:
             short(error)
         raise
@@ -335,8 +336,8 @@ def say_once(choice: backends.Choice) -> None:
 
 def pack(fn: Callable, args: tuple) -> bytes:
     """fn and args as bytes. Functions and classes from the user's own modules are sent by value
-    too, because a rank that imported the module itself could get another version of it than the one
-    that is loaded here. Raises TypeError, naming what cannot be sent."""
+    too, because a rank that imports the module could get a different version from the one that is
+    loaded here. Raises TypeError, naming what cannot be sent."""
     modules = {
         sys.modules.get(getattr(thing, "__module__", None) or "")
         for thing in (fn, *args)

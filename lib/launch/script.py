@@ -65,7 +65,7 @@ def as_script(
     dicts of them. seed: the base seed; each rank draws the same random numbers as under
     `launch.run` with that seed. Raises TypeError, naming the value, for a value that cannot be
     written as a literal, for one whose name the script needs itself (NEEDED), for a function that
-    uses variables of a function around it, and for a function whose source cannot be found.
+    uses variables of an enclosing function, and for a function whose source cannot be found.
     """
     if not isinstance(fn, types.FunctionType):
         raise TypeError(f"as_script writes a function, not {fn!r}")
@@ -97,8 +97,8 @@ def as_script(
 
 
 def _gather(fn, imports, pieces):
-    """Add the source of fn, and of everything that it uses, to `imports` and `pieces`. What is used
-    comes before what uses it."""
+    """Add the source of fn, and of everything that it uses, to `imports` and `pieces`. A definition
+    is added before the definitions that use it."""
     fn = inspect.unwrap(fn)
     # a method that calls super() has the free variable __class__
     outer = [name for name in fn.__code__.co_freevars if name != "__class__"]
@@ -119,7 +119,7 @@ def _gather_class(cls, imports, pieces):
     _refuse_needed(cls.__name__, cls)
     source = _class_source(cls)
     outside = list(_names_outside_bodies(source))
-    pieces[cls.__name__] = ""  # so that a method which names its own class ends here
+    pieces[cls.__name__] = ""  # so that the search ends where a method names its own class
     for method in _methods(cls):
         _gather_names([*outside, *_global_names(method.__code__)], method, imports, pieces)
     del pieces[cls.__name__]  # added again at the end, because it comes after what it uses
@@ -127,7 +127,7 @@ def _gather_class(cls, imports, pieces):
 
 
 def _gather_names(names, fn, imports, pieces):
-    """Add those of these names that are globals of fn, each with everything that it uses."""
+    """Of these names, add those that are globals of fn, each with everything that it uses."""
     for name in names:
         if name not in fn.__globals__:
             continue
@@ -161,7 +161,7 @@ def _refuse_needed(name, value):
 
 def _names_outside_bodies(source):
     """The names in the bases, decorators and default values of a function, or of a class and its
-    methods. They are evaluated at the definition, so no body's bytecode contains them."""
+    methods. These are evaluated at the definition, so no body's bytecode contains them."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             outside = [*node.decorator_list, *getattr(node, "bases", [])]
@@ -187,8 +187,8 @@ def _methods(cls):
 
 
 def _global_names(code):
-    """The globals that the code reads. Its co_names would not do, because these contain the names
-    of attributes too."""
+    """The globals that the code reads. We cannot use its co_names, because these contain the names
+    of attributes, too."""
     yield from (
         step.argval
         for step in dis.get_instructions(code)

@@ -2,10 +2,10 @@
 that a rank forked from it begins at once.
 
 A fresh interpreter would need seconds to import torch, and the kernel itself cannot be forked
-safely once torch has started threads in it. This is the idea of multiprocessing's forkserver, of
-which we run our own instances; a program that uses it too has another one. A server imports nothing
-of lib, so that an edit to lib takes effect on the next new ranks. There are two, because some parts
-of torch take as long to import as the rest and many runs do not need them:
+safely once torch has started threads in it. This is the idea of multiprocessing's forkserver. We
+run our own instances of it, separate from the one that a program itself may use. A server imports
+nothing of lib, so that an edit to lib takes effect on the next new ranks. There are two servers,
+because some parts of torch take as long to import as the rest, and many runs do not need them:
 
     the kernel's first launch   waits for a server that has imported `PRELOAD`
     soon after, when idle       a second server imports `LATER` as well, and ranks are then forked
@@ -24,10 +24,11 @@ from multiprocessing import forkserver, resource_tracker, spawn, util
 
 PRELOAD = ["torch", "cloudpickle", "torch.distributed.elastic.agent.server.local_elastic_agent"]
 LATER = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"]
-# bytes of the temporary folder's path: a Unix socket's path may have 107, and multiprocessing adds
-# up to 40
+# the most bytes of the temporary folder's path, because a Unix socket's path may have 107 and
+# multiprocessing adds up to 40
 LONGEST = 67
-# the first server imports `LATER` too, as in tests, where no person waits for the first launch
+# if True, the first server imports `LATER` too. The tests set this, because there nobody waits for
+# the first launch.
 AT_ONCE = False
 
 
@@ -36,7 +37,7 @@ class Server:
     does, whatever the reason, but not before its imports are done."""
 
     def __init__(self, modules: list[str], loaded: bool = False):
-        """loaded: ranks may be forked from it from now on; the first ones wait until it has
+        """loaded: ranks may be forked from it from the start. The first ones then wait until it has
         imported `modules`."""
         self.modules, self.loaded = modules, loaded
         self.server = forkserver.ForkServer()
@@ -132,9 +133,9 @@ def _preparation_data(name):
 
 
 def _cleanup():
-    """multiprocessing polls all of its processes before it starts another. We skip this for ranks,
-    so that only a rank's own agent polls it: if two threads read the end of a forkserver's child at
-    the same time, one of them gets 255 for its exit code."""
+    """multiprocessing polls all of its processes before it starts another one. We skip this for
+    ranks, so that only a rank's own agent polls it. If two threads read the exit code of a
+    forkserver's child at the same time, one of them gets 255 instead."""
     if not _ours():
         _clean()
 

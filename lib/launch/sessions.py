@@ -12,11 +12,11 @@ Therefore a session tries to continue:
     a cell ends             and then
     ----------------------  ------------------------------------------------------------------------
     well                    the variables stay
-    with an error, or       the others finish, or are interrupted where they wait for a rank that
-    with the stop button    has left; the variables stay. Where calls of the ranks do not match any
-                            more, all ranks join a new group
-    with a rank gone, or    the session ends; the message names the variables that are lost
-    not to be interrupted
+    with an error, or       the other ranks finish, or are interrupted where they wait for a rank
+    with the stop button    that has left; the variables stay. If the ranks' calls no longer match,
+                            all ranks join a new group
+    because a rank died or  the session ends; the message names the variables that are lost
+    cannot be interrupted
 
 Each cell is a run like those of launch.run, with a ledger, a verdict when it fails, and the line
 that says what the ranks are doing. Ranks that wait inside NCCL on a GPU cannot be interrupted, so
@@ -47,13 +47,13 @@ from lib.ledger.read import Ledger
 from lib.ledger.words import ranks_text
 
 LEAVE = 5.0  # seconds within which ranks have to leave a cell that was interrupted
-JOIN = 20.0  # seconds within which they have to join a new group
+JOIN = 20.0  # seconds within which ranks have to join a new group
 ANEW = (
     "The ranks have formed a new process group, because some of their calls were never matched. "
     "Groups, device meshes and DDP or FSDP models from earlier cells can no longer be used: create "
     "them again. A tensor in a collective that was interrupted may be half overwritten."
 )
-_sessions: list["Session"] = []  # those that have not ended, the most recently used last
+_sessions: list["Session"] = []  # the sessions that have not ended, the most recently used last
 _numbers = itertools.count(1)  # numbers the cells of all sessions
 
 
@@ -99,9 +99,9 @@ class Session:
         """Run the source of a cell on all ranks, or only on `ranks`, and show what each prints and
         the value of its last expression. `%%ranks` calls this.
 
-        The cell can use torch, dist, rank and world_size without importing them. Raises ValueError
-        if the source is not valid Python, before any rank has run a line of it, or if the session
-        lacks one of `ranks`; and what `run` raises.
+        The cell can use torch, dist, rank and world_size without importing them. Raises ValueError,
+        before any rank has run a line, if the source is not valid Python or calls a check, or if
+        the session does not have all of `ranks`; and what `run` raises.
         """
         chosen = tuple(range(self.nproc)) if ranks is None else tuple(ranks)
         if strangers := [rank for rank in chosen if not 0 <= rank < self.nproc]:
@@ -121,7 +121,8 @@ class Session:
         self.names = sorted(set().union(*done))
 
     def __getitem__(self, name: str) -> list:
-        """[the variable of rank 0, of rank 1, ...]. KeyError if a rank has none of that name."""
+        """[the variable on rank 0, on rank 1, ...]. Raises KeyError if a rank has no variable of
+        that name."""
         found = self._run(cells.fetch, (name,), self.timeout, True, None, False)
         lack = [rank for rank, (there, _) in enumerate(found) if not there]
         if not lack:
@@ -205,7 +206,7 @@ class Session:
 
     def _recover(self, ledger):
         """Make the ranks ready for the next cell, or end the session if that is not possible.
-        Returns a text that says which of the two happened. ledger: of the cell; may be None."""
+        Returns a text that says which of the two happened. ledger: the cell's; may be None."""
         try:
             return self._made_ready(ledger)
         except KeyboardInterrupt:
@@ -255,7 +256,7 @@ class Session:
 
 
 def _waited(error):
-    """When some ranks raised an error: lines that say what the others were waiting for."""
+    """If some ranks raised an error, lines that say what the others were waiting for; else []."""
     if error.kind != "raised" or not error.waits_in:
         return []
     alike: dict[str, list[int]] = {}
@@ -275,7 +276,7 @@ def _listed(names):
 def session(nproc: int = 4, backend: str = "auto", timeout: float = 600, seed: int = 0) -> Session:
     """Start `nproc` ranks that keep their variables. Cells that begin with `%%ranks` run on them.
 
-    backend, seed: as of `launch.run`. The seed is used once, before the first cell; in later cells
+    backend, seed: as for `launch.run`. The seed is used once, before the first cell. In later cells
         the random numbers continue.
     timeout: seconds that a cell may take.
 

@@ -3,9 +3,9 @@ doing. It is rewritten in place once per second, and disappears when the run end
 
     8 s: ranks 0 and 1 compute at line 6; stop shows where
 
-When a notebook is executed by a program, compared or graded, the line is never shown
-(lib/frontend.py). At each look every rank is asked for its stack, which it writes without stopping
-its work. Without a ledger no rank is asked, because then the run is probably a measurement.
+When a program executes, compares or grades a notebook, the line is never shown (lib/frontend.py).
+At each look every rank is asked for its stack, which it writes without stopping its work. Without a
+ledger no rank is asked, because then the run is probably a measurement.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,8 @@ LONG = 20.0  # seconds after which one look every five seconds is enough
 
 
 class Sign:
-    """The line of one run. The watch calls `look` all the time, and mostly it does nothing."""
+    """The line of one run. The watch calls `look` every few milliseconds, and most calls do
+    nothing."""
 
     def __init__(self, folder: str, logs: Logs, ledger: bool):
         self.folder, self.logs, self.ledger = folder, logs, ledger
@@ -42,7 +43,7 @@ class Sign:
             self.line.write("")
 
     def look(self) -> None:
-        """Rewrite the line if a person looks at the notebook and it is time to."""
+        """Rewrite the line if a person is looking at the notebook and the time has come."""
         elapsed = now() - self.began
         if not self.attended or elapsed < self.next:
             return

@@ -1,5 +1,5 @@
-"""Writes a Slurm job for a script of `as_script`. It starts torchrun once on each node, and the
-torchruns find each other at the first node.
+"""Writes a Slurm job for a script of `as_script`. The job starts torchrun once on each node, and
+these processes find each other at the first node.
 
     launch.as_script(train, "train.py")
     launch.as_slurm("train.py", "train.sbatch", nodes=2, nproc_per_node=8)  # -> sbatch train.sbatch
@@ -7,25 +7,25 @@ torchruns find each other at the first node.
     sbatch -> node 0: train.sbatch -> srun -+-> node 0: torchrun -> ranks 0 to 7 (meeting place)
                                             +-> node 1: torchrun -> ranks 8 to 15
 
-On a cluster, ranks and nodes fail. The script then runs again, and its training continues from the
-last complete checkpoint:
+On a cluster, ranks and nodes can fail. The script then runs again, and its training continues from
+the last complete checkpoint:
 
     what dies   who starts the script again
     a rank      torchrun, all ranks on all nodes, up to --max-restarts times
     a node      Slurm puts the job back into its queue (--requeue)
 
-You need not number the nodes: all of them run the same command, and torchrun's "c10d" rendezvous
-numbers those that join. With its "static" rendezvous (--node-rank), a node would notice a failure
-elsewhere only when its own ranks fail because of it.
+You need not number the nodes, because all of them run the same command, and torchrun's "c10d"
+rendezvous numbers those that join. With its "static" rendezvous (--node-rank), a node would notice
+a failure elsewhere only when its own ranks fail because of it.
 
 Before torchrun starts, the job lets every node connect to every other one at its NodeAddr, the
 address by which Slurm itself reaches it. Without this check, a wrong address would show only as a
 torchrun that silently looks for a name that no node has, and gives up after a minute.
 
 Tests run these jobs under Slurm 22.05.8 of Debian 12, with two nodes on one machine
-(tests/slurm.py): two ranks on each, over gloo, with a rank killed and with a node set down. The
-jobs have not run on several machines, on GPUs, or with Slurm's control groups (proctrack/cgroup,
-task/cgroup).
+(tests/slurm.py). Each node has two ranks, which use gloo. One test kills a rank, and another sets a
+node to DOWN. The jobs have not run on several machines, on GPUs, or with Slurm's control groups
+(proctrack/cgroup, task/cgroup).
 """
 
 import os
@@ -99,7 +99,7 @@ def as_slurm(
     """Write an sbatch file to `path` that runs `script`, a file of `as_script`, and return the
     command that submits it.
 
-    script: has to be on a file system that all nodes share, and so have the checkpoints it writes.
+    script: has to be on a file system that all nodes share, as do the checkpoints that it writes.
     nproc_per_node: ranks on each node. gpus_per_node: requested from Slurm; 0 requests none.
     max_restarts: how often torchrun may start all ranks again. time: the job's time limit, in
     Slurm's format. ledger_dir: the ranks' logs are written to a folder in it that is named after

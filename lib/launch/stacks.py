@@ -21,7 +21,7 @@ from lib.ledger import source
 ANSWER = 2.0  # seconds that a rank may take to answer, because the machine may be busy
 TORCH = os.path.dirname(torch.__file__)
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# files of ours whose frames may be between a call of the user's and torch
+# files of lib whose frames may be on the stack between a line of the user's and torch
 BELOW = (LIB + "launch", LIB + "ledger", os.path.abspath(peers.__file__))
 HEAD = "Current thread 0x"
 GROUP = ("new_group", "init_process_group")  # torch's functions that make a process group
@@ -31,8 +31,8 @@ Frames = list[tuple[str, int, str]]  # (file, line, function), innermost first
 
 def ask(folder: str, pids: dict[int, int]) -> dict[int, Frames]:
     """{rank: the current stack of its main thread}, empty for a rank that does not answer within
-    ANSWER seconds. pids: {rank: process id} of the ranks to ask. A rank that a signal has stopped
-    cannot answer, and is not waited for."""
+    ANSWER seconds. pids: {rank: process id} of the ranks to ask. We do not wait for a rank that a
+    signal has stopped, because it cannot answer."""
     starts = call(folder, pids)
     sizes, before, asked = dict(starts), None, now()
     while now() - asked < ANSWER and not (
@@ -77,8 +77,8 @@ def _frames(path, start):
 
 
 def _has_begun(path, start):
-    """Has an answer begun in the file after offset `start`? Text without the head of a stack is the
-    rest of an answer to an earlier call."""
+    """Has an answer begun in the file after offset `start`? Text without the first line of a stack
+    is the rest of an answer to an earlier call."""
     return HEAD in _since(path, start)
 
 

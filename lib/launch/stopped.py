@@ -14,8 +14,8 @@ _told: ContextVar[Callable[[RankError], None] | None] = ContextVar("told", defau
 
 @contextlib.contextmanager
 def told(tell: Callable[[RankError], None]) -> Iterator[None]:
-    """Inside, when a run is stopped, `tell` is called with its error at once, in place of printing.
-    Checks use this to say it in their own words."""
+    """Inside, when a run is stopped, `tell` is called with its error at once, and nothing is
+    printed. Checks use this to report the stop in their own words."""
     before = _told.set(tell)
     try:
         yield

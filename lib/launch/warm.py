@@ -1,18 +1,19 @@
 """Keeps ranks alive between runs, because starting a rank takes much longer than most cells run.
 
 A set consists of processes that have joined one process group. It is used by one run after another,
-and in between its processes are stopped (with SIGSTOP, on gloo). There are sets for each
-combination of backend and number of ranks that was used:
+and in between its processes are stopped (with SIGSTOP, on gloo). Each combination of backend and
+number of ranks has sets of its own:
 
     taken   gives a run its set: one that rests, or a new one. After a run that ended well the set
             rests again; after any other it is ended
-    keeper  a thread that works between the runs. It ends sets whose run changed something that
-            cannot be undone, and starts one in advance of the kind that was used last
+    keeper  a thread that works between the runs. It ends a set if the last run changed something
+            that cannot be undone, and starts one in advance, of the kind that was used last
     kept    the sets of sessions (sessions.py). No other run uses them or ends them
 
 A set also ends when it has rested for `IDLE` seconds, when a file of lib has changed, when memory
-gets short (the least recently used first), and with this process. For sets of sessions only the
-first and the last of these apply. On GPUs there is one set at a time, besides those of sessions.
+gets short (the least recently used set first), and when this process ends. For sets of sessions
+only the first and the last of these apply. On GPUs there is only one set at a time, in addition to
+those of sessions.
 """
 
 import atexit
@@ -42,7 +43,8 @@ SETTLE = 10.0  # seconds that ranks may take to undo what a run has changed
 # seconds without a run before the second server is started, which a short program never needs
 QUIET = 2.0
 COME = 120.0  # seconds that a set started in advance may take to join its process group
-PER_RANK = 100 << 20  # bytes of memory assumed for a rank, and the least once ranks are measured
+# bytes of memory that we assume for a rank, unless the resting ranks turn out to need more
+PER_RANK = 100 << 20
 SHARE = 0.5  # the fraction of the free memory that a new set may take
 # the notebook is executed from top to bottom by a program that stores or compares its output
 UNATTENDED = os.environ.get("LAB_STATIC") == "1"
@@ -51,16 +53,16 @@ one_at_a_time = threading.RLock()  # held during a run, and during any change to
 reasons: collections.deque = collections.deque(maxlen=100)  # why sets were not used again
 _servers: list[Server] = []  # ranks are forked from the last one that has loaded
 _retired: list[Server] = []  # earlier ones, needed as long as a session has ranks from them
-_last: tuple[Choice, int] | None = None  # what ran last, for which the keeper has a set ready
+_last: tuple[Choice, int] | None = None  # what ran last, for which the keeper keeps a set ready
 
 
 @contextlib.contextmanager
 def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = False):
-    """Inside, a set is at the disposal of one run. If the run fails or is interrupted, the set is
-    ended. fresh: take a set that no run has used, and end it in any case.
+    """Inside, one run has a set for itself. If the run fails or is interrupted, the set is ended.
+    fresh: take a set that no run has used, and end it in any case.
 
     slow_import: the run will probably import what the second server has imported (server.py), so
-    ranks are forked from that one, which may have to be waited for.
+    ranks are forked from that server, even if we have to wait for it.
     """
     global _last
     with one_at_a_time:
@@ -148,13 +150,13 @@ def _take(choice, nproc, fresh):
 
 
 def end_interrupted() -> None:
-    """End the sets that are marked busy although no run is in progress, because their run failed or
-    was interrupted."""
+    """End the sets that are still marked busy although no run is in progress, because their run
+    failed or was interrupted."""
     _end(ranks for ranks in _sets if ranks.busy)
 
 
 def end_all() -> None:
-    """End all sets but those of sessions, so that later runs cannot be affected by earlier ones."""
+    """End all sets except those of sessions, so that earlier runs cannot affect later ones."""
     global _last
     with one_at_a_time:
         _last = None
@@ -185,7 +187,7 @@ def _lack_later():
 
 
 def _load_now():
-    """Fork ranks from the second server from now on, because a run needs what it imports. The next
+    """From now on fork ranks from the second server, because a run needs what it imports. The next
     ranks wait until it has finished importing."""
     if not _servers or _lack_later():
         _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
@@ -195,8 +197,8 @@ def _load_now():
 
 
 def _take_over(server):
-    """From now on ranks are forked from this server, the last one made. Sets from earlier servers
-    are ended, and so are these servers, except where a session still needs them."""
+    """From now on fork ranks from this server, the last one made. End the sets from earlier
+    servers, and these servers themselves unless a session still needs them."""
     server.loaded = True
     _end(ranks for ranks in _sets if ranks.server is not server)
     while _servers[0] is not server:
@@ -243,16 +245,16 @@ def _server(choice):
 
 
 def _first(on_gpus):
-    # One server that imports everything is enough where nobody waits for the first cells
-    # (UNATTENDED), where nothing is started in advance (GRADED), and on GPUs, where a second set
-    # would cost more for its contexts than it saves.
+    # One server that imports everything is enough if nobody waits for the first cells (UNATTENDED),
+    # if nothing is started in advance (GRADED), and on GPUs, where the CUDA contexts of a second
+    # set would cost more than it saves.
     at_once = servers.AT_ONCE or UNATTENDED or GRADED or on_gpus
     _servers.append(Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True))
 
 
 def _pause(number):
-    """Stop (SIGSTOP) or continue (SIGCONT) the second server and its ranks while they are being
-    started in advance, because they would disturb a run that is measured."""
+    """Stop (SIGSTOP) or continue (SIGCONT) the second server and its ranks as long as they are
+    being started in advance, because they would disturb the times of a run."""
     for ranks in [ranks for ranks in _sets if not ranks.server.loaded]:
         signal_to(
             [pid for pid in (ranks.server.pid, *ranks.agent.pids()) if pid is not None], number
@@ -286,7 +288,7 @@ class _Keeper(threading.Thread):
                         _last = None
 
     def seconds_to_wait(self):
-        """How long it sleeps unless a run wakes it earlier; None: until a run wakes it."""
+        """How long the thread sleeps unless a run wakes it earlier; None: until a run wakes it."""
         if any(not ranks.server.loaded for ranks in _sets):
             return 0.1
         if _sets and self.lacks_later():
@@ -322,7 +324,7 @@ class _Keeper(threading.Thread):
 
     def load_later(self):
         """Start the second server, and a set of ranks from it. Once that set rests, it replaces the
-        sets from the first server. If its ranks die, we keep to the first server."""
+        sets from the first server. If its ranks die, we continue with the first server."""
         quiet = all(time.monotonic() - ranks.used > QUIET for ranks in _sets)
         if self.lacks_later() and quiet:
             _servers.append(Server([*servers.PRELOAD, *servers.LATER]))

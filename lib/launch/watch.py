@@ -4,35 +4,35 @@ run out of time.
 It looks at the ranks' logs every 10 ms. A run is always in one of these states; the third column
 names the kind of `Failure` with which a state can end the run:
 
-    state     is entered when                            and ends with
+    state     is entered when                            can end the run with
     --------  -----------------------------------------  -------------------------------------------
-    starting  the ranks are launched                     "no start", if after 5 minutes not every
-                                                         rank has begun
-    running   all have begun; any log changes            (the time runs: from when all have begun,
-                                                         less what a busy machine kept from them)
+    starting  the ranks are launched                     "no start", if some rank has not begun
+                                                         after 5 minutes
+    running   all ranks have begun, or any log changes   (no failure of its own)
     quiet     no log has changed for 0.1 s               "deadlock", if the logs prove one
-    stalled   nor since, and every rank has been idle    "no progress", if each is inside torch or a
-              for 2 s                                    wait of lib: blocked below Python, as in
-                                                         DDP's reducer
-    quiet     on GPUs, where a host that waits spins,    "no progress", if the logs prove a
-              and is never idle: nor since for 10 s      deadlock when the ranks whose stack has not
-                                                         moved wait for their GPU
-    patient   ... but the machine can be to blame: a     "no progress", if every rank has been idle
-              rank makes a group, or is in an op that    for 10 s
-              every rank it needs has called
-    over      all have returned                          nothing
+    stalled   still no log has changed, and every rank   "no progress", if every rank is blocked
+              has been idle for 2 s                      inside torch (below Python, as in DDP's
+                                                         reducer) or in a wait of lib
+    patient   as stalled, but the machine may be to      "no progress", if every rank has been idle
+              blame: a rank is making a group, or is in  for 10 s
+              an op that every rank it needs has called
+    quiet,    a rank waits for its GPU: the host then    "no progress", if the logs prove a deadlock
+    on GPUs   spins, so it is never idle                 under the assumption that every rank whose
+                                                         stack has not moved for 10 s waits for its
+                                                         GPU
+    over      all ranks have returned                    nothing
 
-    in each   a rank raised, called exit, or is gone     "failed", at once; but in a session a rank
-                                                         that raised counts as one that has
-                                                         returned, until the others have, or wait
-                                                         for it
+    in each   a rank raised, called exit, or is gone     "failed", at once. In a session, however, a
+                                                         rank that raised counts as returned until
+                                                         the others have returned, or wait for it
     in each   a person interrupts the run                "stopped", with the line where each rank is
-    in the middle four: the time is over                 "timeout", with the line where each rank is
+    once all  the timeout is over                        "timeout", with the line where each rank is
+    have begun
 
 A correct program that is only slow is ended by the timeout at worst, because "deadlock" has to
 follow from the logs, and "no progress" needs ranks that are blocked inside torch or a wait of lib.
-The timeout does not count, up to 5 minutes, the time in which a busy machine kept the ranks from
-running (cpu_time.py).
+The timeout counts from when all ranks have begun. It leaves out the time for which a busy machine
+kept the ranks from running (cpu_time.py), up to 5 minutes.
 """
 
 import time
@@ -48,12 +48,12 @@ from lib.ledger.verdict import find_waits, is_deadlock
 LOOK = 0.01  # seconds between two looks, shorter at first because a run may take milliseconds
 STABLE = 0.1  # seconds without a change in any log before the logs are judged
 STALL = 2.0  # seconds without processor time before ranks can count as blocked below Python
-# the same where the machine may be to blame: a failed connection is retried after 1, 3 and 7 s
+# the same if the machine may be to blame: a failed connection is retried after 1, 3 and 7 s
 PATIENCE = 10.0
-# seconds within which every rank has to begin; so many, because the machine may just be busy
+# seconds within which every rank has to begin: a long time, because the machine may just be busy
 START = 300.0
-KEPT = 300.0  # seconds at most that a busy machine may cost without being counted by the timeout
-# seconds at most that we wait after the first failure until the other ranks have come to rest
+KEPT = 300.0  # seconds of delay by a busy machine that the timeout leaves out at most
+# seconds for which we wait at most, after the first failure, until the other ranks are at rest
 GRACE = 1.0
 
 
@@ -93,8 +93,8 @@ def watch(
     sign: a lib.launch.sign.Sign, which says meanwhile what the ranks are doing. prompt: a
         lib.launch.debugger.Prompt, which asks a person for commands. stays: whether the ranks
         belong to a session.
-    A KeyboardInterrupt ends the wait, and the Failure says what the ranks were doing. A second one,
-    which comes before that is known, is raised.
+    A KeyboardInterrupt ends the wait, and the Failure says what the ranks were doing. If a second
+    one comes before that is known, it is raised.
     """
     watched, pause = _Watch(agent, logs, timeout, ledger, stays), 0.0005
     try:
@@ -177,7 +177,7 @@ class _Watch:
 
     def _spinning(self, heads):
         """A host that waits for its GPU spins, so it is never idle. Therefore we compare its stack
-        with the one before, every STALL seconds.
+        every STALL seconds with the one that it had before.
 
         A host whose GPU is computing spins as well. It is not blamed, because a verdict requires
         that the ranks' stacks have not moved for PATIENCE seconds, and that the logs prove a
@@ -205,8 +205,8 @@ class _Watch:
         be to blame?"""
         ledger, stack = self.logs.read(), self._stacks(heads)
         waits = find_waits(ledger, heads)
-        # If a sender has returned without waiting for its message, the message may be lost, and no
-        # patience will help.
+        # If a sender has returned without waiting for its message, the message may be lost, and
+        # waiting longer will not help.
         lost = any(
             entry.owed for head in heads if head.state == RETURNED for entry in ledger.of(head.rank)
         )
@@ -246,7 +246,7 @@ class _Watch:
         return "over"
 
     def rested(self, seconds: float) -> None:
-        """A person has debugged a rank for so many seconds, which count towards no timeout."""
+        """A person has debugged a rank for `seconds`, which count towards no timeout."""
         self.began += seconds
         self.changed = now()
         self.cpu_time.reset()
@@ -274,9 +274,9 @@ class _Watch:
 
 
 def _settled(agent, logs, cpu_time):
-    """The ranks' heads a little after a failure, once every rank has begun and those that still run
-    are asleep in some wait, so that the report says where they wait. Waits at most GRACE seconds of
-    the ranks' own time, which on a busy machine can be longer by the clock."""
+    """The heads of the ranks' logs a little after a failure, once every rank has begun and those
+    that still run are asleep in some wait, so that the report says where they wait. Waits at most
+    GRACE seconds of the ranks' own time, which on a busy machine can be longer by the clock."""
     began, scheduled = now(), 0.0
     while scheduled < GRACE and now() - began < 3 * PATIENCE:
         heads, pids = logs.heads(), dict(enumerate(agent.pids()))
@@ -305,7 +305,7 @@ def _gone(agent, heads):
 
 
 def _doing(pid, frames):
-    """What a rank is doing, in words, given that it waits for no other rank, and at which line."""
+    """What a rank that waits for no other rank is doing, and at which line, in words."""
     line = stacks.user_line(frames)
     words = {
         "T": "is stopped by a signal",

@@ -8,8 +8,8 @@ with launch.run, and says in a sentence what to write instead.
     shell_line       what a rank does not have      `!ls` or `%timeit` in the function
     explain_outside  what only a rank can do        launch.run(f(), ...): dist.get_rank() outside
 
-A run that succeeds pays almost nothing for this: its call is compared with the signature, and the
-classes in its results are looked up.
+A run that succeeds pays almost nothing for this. We only compare its call with the function's
+signature, and look up the classes of the objects in its results.
 """
 
 import dis
@@ -28,7 +28,7 @@ from torch.distributed import distributed_c10d as c10d
 from lib import backend
 from lib.ledger.source import position
 
-ERRORS = [  # (pattern in the error's text, is it only for ranks without a GPU?, what to do instead)
+ERRORS = [  # (pattern in the error's text, only for ranks without a GPU?, what to do instead)
     (
         r"initialize the default process group twice", False,
         "launch.run has initialised torch.distributed on every rank. Leave out init_process_group, "
@@ -122,8 +122,7 @@ def of_error(text: str) -> str:
 
 
 def of_result(thing: Any) -> tuple[str, str] | None:
-    """(what `thing` is, what to return instead), if it cannot be sent back from a rank; else
-    None."""
+    """(what `thing` is, what to return instead), if a rank cannot send it back; else None."""
     theirs = (
         kind.__name__
         for kind in type(thing).__mro__
@@ -259,8 +258,9 @@ def _codes(code) -> Iterator[types.CodeType]:
 
 
 def explain_outside() -> None:
-    """Wrap two functions of torch, so that their errors about a missing process group add, in a
-    process that is not a rank, that the line ran in the notebook and what to write instead."""
+    """Wrap two functions of torch that raise an error if there is no process group. In a process
+    that is not a rank, the error then adds that the line ran in the notebook, and what to write
+    instead."""
     for name in ("_get_default_group", "init_process_group"):
         plain = getattr(c10d, name)
         for module in list(sys.modules.values()):

@@ -1,5 +1,5 @@
-"""What a rank executes: it joins the process group once, and then calls the student's function in
-one run after another and records in its log how each call ended.
+"""What a rank executes. It joins the process group once. Then, in one run after another, it calls
+the student's function and records in its log how the call ended.
 
 Parent and rank communicate through files: the parent writes a word into the rank's pipe (`go`), and
 the rank writes its state into the file `state`.
@@ -7,17 +7,17 @@ the rank writes its state into the file `state`.
     the parent                                   a rank
                                                  joins the group, notes its settings, says RESTED
     writes run 0's payload, says "0"  -------->  writes its log of run 0: RUNNING ... RETURNED
-    all have returned; says "rest"    -------->  puts back what the function changed, says RESTED
+    all have returned; says "rest"    -------->  undoes what the function changed, says RESTED
     all rest: stops them (SIGSTOP)               sleeps
     writes run 1's payload, says "1"  -------->  ...
 
 The parent says "rest" only after all ranks have returned. Until then a rank must neither be stopped
 nor restored, because others may still wait for a message that its threads send.
 
-There are three exceptions. In a session (sessions.py) nothing is put back, so a rank says KEPT
+There are three exceptions. In a session (sessions.py) nothing is restored, so a rank says KEPT
 after each run, even after a failed one, and waits for the next. If what the function changed cannot
-be put back (leftovers.py), the rank says USED, and the parent ends it. A rank that failed outside
-of a session waits until the parent ends it.
+be undone (leftovers.py), the rank says USED, and the parent ends it. A rank that failed outside of
+a session waits until the parent ends it.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ from lib.launch.stacks import BELOW, LIB
 from lib.ledger.log import EXITED, RAISED, RETURNED, LogWriter
 
 rank_of_this_process: int | None = None
-folder_of_this_set: str | None = None  # as in `main`, for what else its ranks share
+folder_of_this_set: str | None = None  # the `folder` of `main`, for other files that ranks share
 torch_private.name_the_functions_module()
 
 STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
@@ -66,24 +66,25 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
         made, in nanoseconds since 1970.
     """
     global rank_of_this_process, folder_of_this_set
-    # The collector would write into every object that the server has imported, and so copy every
-    # page that this process shares with it.
+    # Otherwise Python's garbage collector would write into every object that the server has
+    # imported, and thereby copy every page of memory that this process shares with the server.
     gc.freeze()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     rank_of_this_process, folder_of_this_set = rank, folder
     _die_with_the_parent()
     _keep_freed_memory()
-    # Jupyter's stop button may reach all processes, but it is the parent that ends the ranks
+    # Jupyter's stop button may reach all processes, but the parent decides when the ranks end
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stack = open(f"{folder}/stack{rank}", "w")  # noqa: SIM115  open as long as the rank lives
-    listen(stack)  # the traceback of a crash is written there too, and not to the student's screen
+    listen(stack)  # the traceback of a crash is written there too, instead of to stderr
     # append, so that the parent can empty the file between two runs
     for stream in (sys.stdout, sys.stderr):
         fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
     sys.stdout.reconfigure(line_buffering=True)
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", backend.loopback())
-    # otherwise a stray `.cuda()` would open a context on a GPU, and `backend.device()` return GPU 0
+    # otherwise a stray `.cuda()` would open a context on a GPU, and `backend.device()` would return
+    # GPU 0
     if not choice.ranks_per_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     debugger.install()
@@ -118,7 +119,8 @@ def main(folder: str, choice: backend.Choice, made: int) -> None:
 
 class Imported:
     """Records which files of lib this rank has imported, and when each was last changed, so that
-    `Ranks.is_outdated` can tell when one has been edited since."""
+    `Ranks.is_outdated` can tell whether one has been edited since. A file that has changed since
+    the set was made gets the time 0, so that it counts as edited."""
 
     def __init__(self, path, made):
         self.file, self.made = open(path, "w", buffering=1), made  # noqa: SIM115  open as long as the rank lives
@@ -137,8 +139,8 @@ def _say(state, rank, word):
 def _run(folder, number, rank, world_size, trouble):
     """Call the function of a run, and write its result or its error into the folder of the run.
 
-    Returns whether the rank belongs to a session, which means that nothing is to be put back. A
-    rank that failed and does not belong to a session never returns.
+    Returns whether the rank belongs to a session, which means that nothing has to be restored. If
+    the function fails on a rank that does not belong to a session, this never returns.
     """
     stop, answers = f"{folder}/stop{rank}", f"{folder}/answers{rank}"
     folder = f"{folder}/run{number}"
@@ -184,7 +186,8 @@ def _run(folder, number, rank, world_size, trouble):
 
 def _load(settings, file, stays):
     """The function of a run and its arguments. cloudpickle remembers the classes that it has made
-    and would use them again, with whatever an earlier run changed on them, so we let it forget."""
+    and would use them again, with whatever an earlier run changed in them, so we make it forget
+    them."""
     os.chdir(settings["folder"])
     sys.path[:], sys.argv[:] = settings["path"], settings["argv"]
     if not stays:  # in a session, objects of the earlier classes are still there
@@ -194,7 +197,7 @@ def _load(settings, file, stays):
 
 
 def _die_with_the_parent():
-    """Make sure that this rank ends when the kernel that launched it does, even if that is
+    """Make sure that this rank ends when the kernel that launched it ends, even if the kernel is
     killed."""
     from multiprocessing import forkserver
 
@@ -238,8 +241,8 @@ def _save(result, path):
 
 
 def _report(error, path):
-    """Write what was raised into a JSON file: its type and text, the frames, the line of the user's
-    that led there, and the values of the variables which that line reads."""
+    """Write what was raised into a JSON file: its type and text, the frames, the user's line that
+    led there, and the values of the variables that this line reads."""
     frames = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
@@ -247,8 +250,9 @@ def _report(error, path):
             frames.append((file, line, frame.f_code.co_name, frame))
     theirs = [f for f in frames if not f[0].startswith((LIB, STDLIB, "<frozen"))]
     user = [*frames[-1:], *theirs[-1:]][-1] if frames else None
-    # Show tensors by dtype and shape only, also inside of other values: to read the elements of one
-    # on a GPU we would have to wait for an op that may hang, and they would be too long to print.
+    # Show only the dtype and shape of tensors, also inside other values. To read the elements of a
+    # tensor on a GPU we would have to wait for an op that may hang, and they would take up too much
+    # space.
     plain = torch.Tensor.__repr__, torch.nn.Parameter.__repr__
     torch.Tensor.__repr__ = torch.nn.Parameter.__repr__ = _form
     try:

@@ -1,16 +1,16 @@
 """The ledger records every communication op of every rank in a log. From the logs of all ranks it
 can tell whether the ranks agree on what they communicate, and which rank is to blame for a hang.
 
-The files, by where they run, each group with the functions and classes that others call:
+The files are grouped by where they run. Each group's first line names what other packages call:
 
 on a rank     install / uninstall, mark, barrier, not_waited_for
-    record.py     intercepts every op in torch's dispatcher, and logs who, with whom, what and where
+    record.py     intercepts every op in torch's dispatcher, and logs it with ranks, size and line
     caller.py     finds the line of the user's program that led to an op
     inside.py     names the module for which torch's own code (FSDP2, DTensor, DDP) called an op
     follow.py     notices when an op has ended
     log.py        the log of one rank: a file that outlives the rank
     made.py       a file next to the log, for the process groups that the rank made
-    splits.py     another one, for how many elements the rank gave to and expected from each rank
+    splits.py     another one, for how many elements the rank gave to each rank and expected from it
 in the parent Logs, Ledger
     read.py       reads the logs of all ranks together: entries, traffic matrix, sections
     words.py      describes ops, ranks and groups in words

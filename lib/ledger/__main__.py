@@ -62,8 +62,8 @@ def main() -> int:
 
 
 def _how(folder, ledger, heads, waits, rank):
-    """In words for `verdict`: how a rank has ended, or that it computes and waits for no other. ""
-    where the verdict finds better words itself."""
+    """How a rank has ended, or that it computes and waits for no other rank, in words for
+    `verdict`; "" if the verdict finds better words itself."""
     state, last = heads[rank].state, last_op(ledger, rank)
     if state == KILLED and rank in waits:
         return f"was ended while it waited in {say(waits[rank].entry)}{for_whom(waits[rank])}"

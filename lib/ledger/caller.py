@@ -34,12 +34,14 @@ TORCHS_CALLS = (
 
 _USER, _LIB, _FOREIGN, _BETWEEN = range(4)
 _between: set[str] = set()  # files that `look_through` was given
-_kinds: dict[str, int] = {}  # file -> whose it is; not by code object, as two may be equal
+# file -> whose it is. The key is not the code object, because two code objects may be equal.
+_kinds: dict[str, int] = {}
 
 
 def look_through(file: str) -> None:
-    """Attribute nothing to the lines of this file. A dispatch mode needs this, because it is on the
-    stack between a program and what the program calls, and is neither the program nor lib."""
+    """Attribute no op to the lines of this file. A dispatch mode needs this, because it is on the
+    stack between a program and what the program calls, but belongs neither to the program nor to
+    lib."""
     _between.add(file)
 
 
@@ -58,9 +60,9 @@ def locate(frame):
     """The user's line that led to `frame`, and the lib function that it called: ((file, line,
     function), via), e.g. via = "ring.ring_all_reduce", or "" if the line called no such function.
 
-    On a GPU autograd calls hooks and DDP's reducer from a C++ thread, on which there are no frames
-    of the user's, and sometimes no frames at all (`frame` is None). The main thread meanwhile waits
-    in `loss.backward()`, so we take that line.
+    On a GPU autograd calls hooks and DDP's reducer from a C++ thread, whose stack has no frames of
+    the user's, and sometimes no Python frames at all (`frame` is None). The main thread meanwhile
+    waits in `loss.backward()`, so we take that line.
     """
     site, outer = _walk(frame, None)
     if site is None and threading.get_ident() not in {
@@ -75,8 +77,8 @@ def locate(frame):
 
 
 def _walk(frame, outer):
-    """From `frame` outwards: the user's innermost line, or None, and the outermost frame of lib
-    that it called (or `outer`)."""
+    """From `frame` outwards, find the user's innermost line, or None, and the outermost frame of
+    lib that this line called (`outer` if there is none)."""
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename)

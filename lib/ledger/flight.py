@@ -1,10 +1,10 @@
 """PyTorch's Flight Recorder, which helps to explain a hang on a cluster that runs without this
 course's ledger.
 
-torch itself remembers the last 2000 collectives of each process (TORCH_FR_BUFFER_SIZE; torch 2.10
-does so only if that is set, as `lib.backend.join` does). Under NCCL a watchdog writes them to a
-file when a collective exceeds its timeout. Under gloo they are recorded, too, except for sends and
-receives, but there is no watchdog, so `dump_after` takes its place.
+torch itself remembers the last 2000 collectives of each process. (TORCH_FR_BUFFER_SIZE sets this
+number. torch 2.10 records only if it is set, which `lib.backend.join` does.) Under NCCL a watchdog
+writes them to a file when a collective exceeds its timeout. Under gloo collectives are recorded,
+too, but not sends and receives. Since gloo has no watchdog, `dump_after` takes its place.
 
     on a rank   dump_after(seconds, folder), dump(folder)  torch's pickles folder/rank_0, rank_1 ...
     afterwards  read(folder) -> {rank: [record, ...]}      table(dumps), blame(dumps)
@@ -29,7 +29,7 @@ from lib.backend import torch_private
 
 def dump_after(seconds: float, folder: str) -> None:
     """On a rank: write its dump to `folder` once it has called no collective for `seconds`. A
-    thread does this, so it works although the rank hangs.
+    thread does this, so it works even if the rank hangs.
 
     The recorder cannot be emptied. On ranks that are reused it also contains the collectives of
     earlier runs, so launch with `fresh=True`.
@@ -47,8 +47,8 @@ def dump_after(seconds: float, folder: str) -> None:
                 seen, since = now, time.monotonic()
         dump(folder)
 
-    # The name marks it as the launcher's thread. Since it sends nothing, it must not count as one
-    # of the program's threads, or no deadlock could be proved.
+    # The name marks it as a thread of the launcher. It communicates nothing, so it must not count
+    # as one of the program's threads; otherwise no deadlock could be proved.
     threading.Thread(target=later, daemon=True, name="lib.launch.flight").start()
 
 
@@ -135,8 +135,8 @@ def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]
 
 
 def _recorder():
-    """torch's private function that returns this process's records; NCCL has one of its own. Raises
-    RuntimeError if the recorder is off, or if this torch has no such function."""
+    """torch's private function that returns this process's records (NCCL has a separate one).
+    Raises RuntimeError if the recorder is off, or if this torch has no such function."""
     if (
         os.environ.get("TORCH_FR_BUFFER_SIZE") == "0"
         or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == "0"
@@ -155,8 +155,7 @@ def _recorder():
 
 
 def _groups():
-    """The process groups of this rank, in the form in which torch's dumps under NCCL
-    describe them."""
+    """The process groups of this rank, in the form that torch's dumps have under NCCL."""
     world = torch_private.registry()
     ranks = {
         name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()

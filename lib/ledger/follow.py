@@ -6,9 +6,9 @@ The left column says how the backend behaves, the right one what the ledger does
           ended                                             that the program does not wait for yet
                                                             is logged by a callback of its future
 
-    NCCL  a GPU takes a group's ops from a queue, one by    lets the host poll, in short sleeps,
-          one; wait() only lets the stream wait, and an op  until the op has ended, before `wait`
-          that is called synchronously gives no Work        returns and after each synchronous op
+    NCCL  a GPU takes a group's ops from a queue, one by    lets the host poll until the op has
+          one; wait() only lets the stream wait, and an op  ended, before `wait` returns and after
+          that is called synchronously gives no Work        each synchronous op
 
           the call itself may block the host if it is       logs a wait before the call, and erases
           synchronous (barrier), and at the first message   it when the call returns
@@ -17,7 +17,7 @@ The left column says how the backend behaves, the right one what the ledger does
           queue of a group:  [all_reduce][send + recv, a batch][recv] ...      item 0, 1, 2, ...
 
 With a ledger, a rank on a GPU therefore blocks where it would block on the CPU, so hangs, timelines
-and rounds can be described in the same words for both. Without a ledger none of this is installed.
+and rounds can be described in the same way for both. Without a ledger none of this is installed.
 """
 
 import contextlib
@@ -35,13 +35,13 @@ class Blocking:
 
     def __init__(self, log):
         self.log, self.last = log, threading.local()
-        self.live: dict[
-            int, tuple
-        ] = {}  # id(work) -> (slot, weak reference, how to name the source of a receive from any)
+        # id(work) -> (slot, weak reference, what `wait` needs to name the source of a receive from
+        # any source, else None)
+        self.live: dict[int, tuple] = {}
 
     def given(self, work, slot, resolves, blocking):
-        """The op has begun. blocking: its wait follows at once, so it needs no callback, which
-        makes it 3 times cheaper."""
+        """The op has begun. blocking: its wait follows at once, so we need no callback, and
+        following the op costs only a third."""
         if work is None:
             self.log.timestamp(slot, "done")
             return
@@ -49,7 +49,7 @@ class Blocking:
         key = id(work)
         self.live[key] = (slot, weakref.ref(work, lambda _: self.live.pop(key, None)), resolves)
         if not blocking:
-            # gloo's messages have no future: they have ended when `wait` returns
+            # gloo's messages have no future, but they have ended when `wait` returns
             with contextlib.suppress(RuntimeError):
                 work.get_future().add_done_callback(lambda _: self.log.timestamp(slot, "done"))
 
@@ -69,13 +69,13 @@ class Blocking:
         self.log.settle(self.live[id(work)][0])
 
     def close(self) -> None:
-        """Drop the last work, because torch may keep this object's recorder alive until the
-        next."""
+        """Drop the last work, because torch may keep the recorder, and with it this object, alive
+        until the next recorder is installed."""
         self.last = threading.local()
 
 
 class Item:
-    """One item of a group's queue on the GPU: an op, or a batch of messages. `ended()` asks the
+    """One item in a group's queue on the GPU: an op, or a batch of messages. `ended()` asks the
     device whether it is done."""
 
     def __init__(self, number):
@@ -115,8 +115,8 @@ class Queued:
             return self.batches.pop(group)
 
     def is_first(self, *message) -> bool:
-        """Is this the first (group, "send" or "recv", peer)? If so, NCCL now connects the two
-        ranks, which blocks the host."""
+        """Is this the first message with this (group, "send" or "recv", peer)? If so, NCCL now
+        connects the two ranks, which blocks the host."""
         first = message not in self.met
         self.met.add(message)
         return first
@@ -135,9 +135,9 @@ class Queued:
                 self.log.erase(slot, "wait_from")
 
     def given(self, group: str, item: Item, work, device: torch.device) -> None:
-        """The device has the op. If there is no Work, it was called synchronously, so we wait for
-        it here."""
-        if self.batches.get(group) is item:  # only one op of a batch: `end_batch` follows
+        """The op has been given to the device. If there is no Work, it was called synchronously, so
+        we wait for it here."""
+        if self.batches.get(group) is item:  # the op is part of a batch: `end_batch` follows
             return
         # Without a Work, torch has let the current stream wait for the op, so an event that is
         # recorded there now is reached only after the op.
@@ -175,8 +175,8 @@ class Queued:
             self.log.settle(slot)
 
     def finish(self) -> None:
-        """Wait for all ops that the device was given, because a rank that returned earlier could
-        hang while it leaves. Ops that the program has not waited for stay owed.
+        """Wait for all ops that the device was given, because a rank that returned before they end
+        could hang while it exits. Ops that the program has not waited for stay owed.
         """
         for item in list(self.waiting):
             self._until_done(item)
@@ -188,7 +188,7 @@ class Queued:
             self._poll()
             if not item.done:
                 time.sleep(delay)
-                # the end is seen late by a twentieth of the wait, and by 5 ms at most
+                # so we notice the end late by a twentieth of the wait, and by 5 ms at most
                 delay = min(0.005, max(2e-5, 0.05 * (time.monotonic() - began)))
 
     def _stamp(self, item, which, **facts):
@@ -201,7 +201,7 @@ class Queued:
             for item in self.waiting:
                 item.done = item.ended()
                 if item.done:
-                    item.ended = None  # it refers to the Work, and NCCL's Work to its outputs
+                    item.ended = None  # because it refers to the Work, and NCCL's to its outputs
                     self._stamp(item, "done")
             self.waiting = [item for item in self.waiting if not item.done]
             return bool(self.waiting)
@@ -222,11 +222,12 @@ class Queued:
 
 
 def threads() -> int:
-    """How many Python threads of this rank may communicate. A wait is certain only if it is one.
+    """How many Python threads of this rank may communicate. A wait is certain only if there is just
+    one.
 
-    We leave out the launcher's and our own threads, and those that have nothing to do. We also
-    leave out threads that C++ began (autograd's, for a GPU), because the main thread waits for
-    them.
+    We leave out the launcher's and the ledger's own threads, and those that have nothing to do. We
+    also leave out threads that C++ started (autograd's, for a GPU), because the main thread waits
+    for them.
     """
     count = threading.active_count()
     if count == 1:

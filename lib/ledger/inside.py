@@ -24,7 +24,7 @@ FSDP, DTENSOR = (
     TORCH + os.path.join("distributed", *path)
     for path in (("fsdp", "_fully_shard", ""), ("tensor", ""))
 )
-# all that Python sees of autograd's C++ code; on the thread of a GPU it sees nothing
+# the only Python frame around autograd's C++ code; on autograd's thread for a GPU there is none
 BACKWARD = TORCH + os.path.join("autograd", "graph.py")
 MODULES = TORCH + os.path.join("nn", "modules", "module.py")
 
@@ -99,8 +99,8 @@ def parameter_names(ddp) -> dict[str, torch.nn.Parameter]:
 
 
 def _parameters_of(numel, named):
-    """In words, the consecutive parameters that have `numel` elements together, which must be those
-    of the bucket; "" if there are none, or several candidates."""
+    """In words, the consecutive parameters that together have `numel` elements, which must be those
+    of the bucket; "" if there are none, or if there are several candidates."""
     sizes, found = [(name, p.numel()) for name, p in named.items()], []
     for first in range(len(sizes)):
         total = 0

@@ -4,18 +4,19 @@ similar ring in the memory of the rank, where it is lost when the rank is killed
     header | totals, one per peer | entry | ... | entry   a ring: the newest overwrite the oldest
 
 The rank writes an entry *before* the call that it describes, and adds the times as they happen. The
-kernel keeps the pages when the process dies, so the parent can read the log while the rank is
-stuck, and also after SIGKILL or a crash. Entries have a fixed size. Text (a source line, a group's
-members) is therefore written once, as a line of a second file, and entries store that line's
-number.
+operating system keeps the pages of the file when the process dies, so the parent can read the log
+while the rank is stuck, and also after SIGKILL or a crash. Entries have a fixed size. Text (a
+source line, a group's members) is therefore written once, as a line of a second file, and entries
+store that line's number.
 
 A log is bounded, because the ring keeps only the last `capacity` entries. Two things still cover
-the full run: the totals per peer, and in each entry `nth` and `chain`, which are the count and the
-rolling hash of all ops of its channel so far. If the chains of two ranks agree at the same `nth`,
-the ranks called matching ops until then, even if these entries have been overwritten.
+the full run. One is the totals per peer. The other is `nth` and `chain` in each entry, which are
+the count and the rolling hash of all ops of its channel so far. If the chains of two ranks agree at
+the same `nth`, the ranks called matching ops until then, even if these entries have been
+overwritten.
 
-A channel contains the ops that are paired by their order: for collectives it is their group, for
-messages (group, source, destination, tag).
+A channel contains the ops that are paired by their order. For collectives, the channel is their
+group; for messages, it is (group, source, destination, tag).
 """
 
 import hashlib
@@ -44,9 +45,8 @@ TIMES = {
 }
 THREADS_AT, PEER_AT, NTH_AT = 28, 20, 88
 MAGIC = b"ledger02"
-OWED = (
-    0x8000  # a bit of an entry's `threads`: the program has begun its op, and is yet to wait for it
-)
+# a bit of an entry's `threads`: the program has begun the op, but has not waited for it yet
+OWED = 0x8000
 DEFAULT_CAPACITY = 1 << 16
 now = time.monotonic
 
@@ -67,7 +67,7 @@ class Entry:
     tag: int  # of a message
     shape: tuple[int, ...]
     numel: int
-    nbytes: int  # of a message its size, of a collective the payload that this rank gave
+    nbytes: int  # of a message, its size; of a collective, the payload that this rank gave
     nth: int  # index in its channel, from 0; -1 while the source of a receive is not known
     chain: int  # rolling hash of the channel up to this op
     # NCCL: index of its item in its group's queue on the GPU (a batch is one item); gloo: -1
@@ -82,13 +82,12 @@ class Entry:
     function: str
     # the lib function that this line called, e.g. "ring.ring_all_reduce"
     via: str = field(default="")
-    inside: str = (
-        ""  # the module that it is for, if torch's own code called it (lib/ledger/inside.py)
-    )
-    # of a collective that may be uneven: the elements that this rank gives to each rank of its
+    # the module that the op is for, if torch's own code called it (lib/ledger/inside.py)
+    inside: str = ""
+    # of a collective that may be uneven: how many elements this rank gives to each rank of its
     # group
     gives: tuple[int, ...] = ()
-    takes: tuple[int, ...] = ()  # and those that it expects from each
+    takes: tuple[int, ...] = ()  # and how many it expects from each
     owed: bool = False  # the program has begun it in order to wait later, and has not waited yet
 
     @property
@@ -161,20 +160,21 @@ class LogWriter:
         )
 
     def begin(self) -> None:
-        """This rank is RUNNING from now on. The time that it took before, for example to connect,
+        """This rank is RUNNING from now on. The time that it needed before, for example to connect,
         does not count towards a timeout."""
         self._write_header(RUNNING)
 
     def name(self, text: object) -> int:
-        """The number of `text` (any hashable value that JSON can store) in the names file, to which
-        it is appended at its first use."""
+        """The number of the line of `text` (any hashable value that JSON can store) in the names
+        file. At its first use it is appended to the file."""
         number = self.names.get(text)
         if number is None:
             with self.lock:
                 if text in self.names:  # another thread has just written it
                     return self.names[text]
                 number = len(self.names)
-                # no program should have so many different source lines: lose the text, but go on
+                # No program should have so many different source lines. If one does, we lose the
+                # text, but continue.
                 if number > 0xFFFF:
                     return 0xFFFF
                 os.write(self.names_fd, (json.dumps(text) + "\n").encode())
@@ -199,7 +199,8 @@ class LogWriter:
         item=-1,
         owed=False,
     ):
-        """Write an entry before its op begins; returns its slot. Texts are numbers from `name`.
+        """Write an entry before its op begins; returns its slot. Texts are given as their numbers
+        from `name`.
 
         channel: None for a receive from any source, until `resolve` names it. tag: for a
         collective, the number of its splits (lib/ledger/splits.py), or 0 if it has none.
@@ -243,9 +244,9 @@ class LogWriter:
             TOTALS.pack_into(self.map, at, messages + 1, total + elements, size + nbytes)
 
     def timestamp(self, slot: tuple[int, int], which: str, threads: int | None = None) -> None:
-        """Write one of an entry's times (`which`), now. threads: how many there are as a wait
-        begins. The op stays owed until `settle`, because the ledger itself may be the one that
-        waits."""
+        """Set one of an entry's times (`which`) to now. threads: when a wait begins, how many
+        threads may communicate. The op stays owed until `settle`, because it may be the ledger
+        itself that waits."""
         at, seq = slot
         with self.lock:
             if self._still(at, seq):
@@ -271,8 +272,8 @@ class LogWriter:
                 self._touch()
 
     def settle(self, slot: tuple[int, int]) -> None:
-        """The op is no longer owed: the program waits for it, or has seen in another way that it
-        has ended."""
+        """The op is no longer owed, because the program waits for it, or has learned in another way
+        that it has ended."""
         at, seq = slot
         with self.lock:
             if self._still(at, seq) and self._threads(at) & OWED:
@@ -281,7 +282,7 @@ class LogWriter:
     def _threads(self, at):
         return struct.unpack_from("<H", self.map, at + THREADS_AT)[0]
 
-    def _still(self, at, seq):  # has the ring come round and given this slot to a newer entry?
+    def _still(self, at, seq):  # False once the ring has come round and reused this entry's slot
         return struct.unpack_from("<q", self.map, at)[0] == seq
 
     def touch(self) -> None:

@@ -1,12 +1,12 @@
 """Records the process groups that each rank made, in a text file next to its log. We need this
 because torch identifies a group across ranks only by its number:
 
-    rank 0  new_group([0, 3])  torch calls it group 1  the n-th group of a rank is group n on every
-    rank 1  new_group([1, 2])  torch calls it group 1  rank, so these two meet at one address, and
-                                                       mix up or hang
+    rank 0  new_group([0, 3])  torch calls it group 1  torch takes the n-th groups of all ranks for
+    rank 1  new_group([1, 2])  torch calls it group 1  the same group, so these two use the same
+                                                       addresses, and are mixed up or hang
 
-Therefore every rank must call `new_group` for every group, in the same order. Groups that only
-their members make (use_local_synchronization=True) are not recorded, because torch names them by a
+Therefore every rank must call `new_group` for every group, in the same order. We do not record
+groups that only their members make (use_local_synchronization=True), because torch names these by a
 hash of their ranks instead.
 """
 

@@ -1,15 +1,15 @@
-"""The audit compares the ranks' logs, to find out whether they are about the same communication.
+"""The audit compares the ranks' logs, to find out whether they describe the same communication.
 
-Ops carry no name, so they are paired by their order, as the backends pair them:
+Ops have no name, so they are paired by their order, as the backends pair them:
 
     collectives   n-th op of a group on rank 0  <->  n-th op of that group on every other member
     messages      n-th send from a to b (same tag)  <->  n-th receive on b from a
 
 gloo silently accepts pairs that do not fit, and the results are wrong: SUM against MAX, float32
 against int32, a receive larger than its send, an all_to_all in which a rank expects more than it is
-given. Each of these is a finding. If ranks call two collectives of one shape in swapped order,
-their logs look like those of a program that meant it. When the source lines differ, the audit
-therefore gives a warning (`certain=False`) that names both lines.
+given. Each of these is a finding. If ranks call two collectives of the same shape in swapped order,
+however, their logs look like those of a program that does so on purpose. If the source lines
+differ, the audit therefore gives a warning (`certain=False`) that names both lines.
 """
 
 import math
@@ -37,8 +37,8 @@ class Finding:
 
 
 def audit(ledger: Ledger, ended: bool = True) -> list[Finding]:
-    """Compare the logs; certain findings come first. ended: every rank has left its function, so a
-    partner or a wait that is absent now will never come, and is a finding, too."""
+    """Compare the logs; certain findings come first. ended: every rank has left its function. A
+    partner or a wait that is still absent will then never come, so it is a finding, too."""
     findings = (
         _audit_groups(ledger) + _audit_collectives(ledger, ended) + _audit_messages(ledger, ended)
     )
@@ -76,8 +76,8 @@ def _audit_groups(ledger):
 
 
 def groups_not_made(ledger: Ledger) -> list[Finding]:
-    """A warning for the first group that some ranks made and others did not. It is not an error
-    with gloo, which is the only backend known to tolerate it."""
+    """A warning for the first group that some ranks made and others did not. It is only a warning,
+    because gloo tolerates this, although no other backend is known to."""
     for number, made in sorted(_groups_by_number(ledger).items()):
         if len(made) < ledger.world_size and len({group.members for group in made.values()}) == 1:
             absent = [rank for rank in range(ledger.world_size) if rank not in made]
@@ -101,7 +101,7 @@ def _groups_by_number(ledger):
 
 
 def _alike(by_rank, key):
-    """Group the ranks by the key of their things: {key: [rank, ...]}, ordered by lowest rank."""
+    """Group the ranks by key(by_rank[rank]): {key: [rank, ...]}, ordered by the lowest rank."""
     alike = defaultdict(list)
     for rank, thing in sorted(by_rank.items()):
         alike[key(thing)].append(rank)
@@ -155,12 +155,12 @@ def _audit_collectives(ledger, ended):
 
 
 def _compare_history(first, present, n):
-    """At the oldest op that all logs still hold, compare the rolling hashes, which tell whether the
-    ranks agreed on everything before it, although those entries have been overwritten."""
+    """At the oldest op that all logs still hold, compare the rolling hashes. They tell whether the
+    ranks agreed on everything before it, even though those entries have been overwritten."""
     if n == 0 or len({e.chain for e in present.values()}) == 1:
         return []
     if any(_difference(first, e) for e in present.values()):
-        return []  # this op itself differs, and says so
+        return []  # this op itself differs, so it has a finding of its own
     other = next(e for e in present.values() if e.chain != first.chain)
     text = (
         f"before {first.op} #{n} of {group_text(first)}, the oldest that the logs still hold, "
@@ -187,8 +187,8 @@ def _difference(a: Entry, b: Entry) -> str | None:
 
 
 def _split_finding(present):
-    """A finding if a rank of this collective expects more or fewer elements from a rank than that
-    rank gives it, else None."""
+    """A finding if a rank of this collective expects more or fewer elements from another rank than
+    that one gives it, else None."""
     members = next(iter(present.values())).members
     split = [present[rank] for rank in members if rank in present and present[rank].gives]
     if len(split) == len(members) and [e.takes for e in split] == list(
@@ -232,7 +232,8 @@ SPLIT_ADVICE = {
 
 
 def _row(entry):
-    """Elements of a row, the unit in which an all_to_all_single counts its splits; else 1."""
+    """The number of elements in a row, which is the unit of the splits of an all_to_all_single; 1
+    for other ops."""
     return max(1, math.prod(entry.shape[1:])) if entry.op == "all_to_all_single" else 1
 
 
@@ -249,16 +250,17 @@ def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
     """Warnings for asynchronous ops that the program never waited for, so that it may have used
     their result before it was there.
 
-    left: the ranks that have left their function, None for all. Other ranks may still wait.
+    left: the ranks that have left their function; None for all. The other ranks may still wait.
     """
-    alike = defaultdict(list)  # one finding for all rounds of a loop, and for all ranks
+    alike = defaultdict(list)  # one finding for all iterations of a loop, and for all ranks
     for entry in ledger.entries:
         if entry.owed and (left is None or entry.rank in left):
             kind = entry.op if entry.is_message else "collective"
             alike[kind, entry.op, site(entry)].append(entry)
     findings = []
     for (kind, _, _), entries in alike.items():
-        first = min(entries, key=lambda entry: entry.rank)  # the one posted first varies
+        # not the entry that was posted first, because that varies from run to run
+        first = min(entries, key=lambda entry: entry.rank)
         ranks = sorted({entry.rank for entry in entries})
         times = f" ({len(entries)} times)" if len(entries) > len(ranks) else ""
         others = (
@@ -266,7 +268,7 @@ def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
             if len({entry.peer for entry in entries}) > 1
             else []
         )
-        too = f" (on {ranks_text(others)}, too)" if others else ""  # to another partner
+        too = f" (on {ranks_text(others)}, too)" if others else ""  # with other partners
         who = ranks_text([rank for rank in ranks if rank not in others])
         danger = UNWAITED[kind]
         text = (
@@ -303,8 +305,8 @@ def _collective_finding(kind, first, present, n):
 
 def _audit_messages(ledger, ended):
     pairs = defaultdict(dict)  # (channel, n) -> "send" / "recv" -> entry
-    # Ranks whose receive from any source is still open: it may take any message that lacks its
-    # receive.
+    # Ranks with an open receive from any source, which may take any message that has no receive
+    # yet.
     unresolved = set()
     for entry in ledger.entries:
         if entry.is_message and entry.nth < 0:

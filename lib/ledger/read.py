@@ -1,5 +1,5 @@
-"""Reads the logs of all ranks together. `Logs` are the files, which may still change; `Ledger` is
-what was read from them, plain data that others can analyse."""
+"""Reads the logs of all ranks together. `Logs` are the files, which may still change. A `Ledger` is
+what was read from them: plain data that other code can analyse."""
 
 import glob
 import os
@@ -64,7 +64,7 @@ def _find(folder):
 
 def _zero(heads):
     """For each rank, the reading of its own monotonic clock when the first rank began. Every node
-    has a monotonic clock of its own, so nodes are aligned by their wall clocks."""
+    has a separate monotonic clock, so nodes are aligned by their wall clocks."""
     heads_begun = [head for head in heads if head.state] or heads
     first = min(head.wall for head in heads_begun)
     own = [head.began - (head.wall - first) for head in heads]
@@ -87,10 +87,10 @@ class Ledger:
         zero: Any = None,
         groups: Any = None,
     ) -> None:
-        """by_rank: each rank's entries, in order. totals: (N, N, 3), what each rank sent to each,
-        in the order of UNITS; None: sum the entries. lost: for each rank, its overwritten entries.
-        zero: for each rank, its time.monotonic() at the instant 0 of its entries; None: 0. groups:
-        for each rank, the groups that it made, in order; None: not known.
+        """by_rank: each rank's entries, in order. totals: (N, N, 3), what each rank sent to each
+        other one, in the order of UNITS; None: sum the entries. lost: for each rank, how many of
+        its entries were overwritten. zero: for each rank, its time.monotonic() at time 0 of its
+        entries; None: 0. groups: for each rank, the groups that it made, in order; None: not known.
         """
         self.by_rank, self.totals, self.lost = by_rank, totals, lost
         self.world_size = len(by_rank)
@@ -140,8 +140,8 @@ class Ledger:
         return Ledger(parts, None, [0] * self.world_size, self.zero)
 
     def matrix(self, unit: str = "bytes") -> np.ndarray:
-        """(N, N) integers: at [src, dst], what src put on the wire for dst with sends; collectives
-        of the backend are not in it. unit: one of UNITS, else ValueError."""
+        """(N, N) integers: at [src, dst], what src put on the wire for dst with sends. Collectives
+        of the backend are not included. Raises ValueError if `unit` is not one of UNITS."""
         if unit not in UNITS:
             raise ValueError(f"unit={unit!r} is not one of {', '.join(UNITS)}")
         if self.totals is not None:  # exact, however long the job: the totals never wrap

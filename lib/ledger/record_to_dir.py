@@ -1,5 +1,5 @@
-"""Keeps a log under plain torchrun: if LEDGER_DIR is set, each rank writes its log there, and
-otherwise nothing happens.
+"""Keeps a log under plain torchrun. If LEDGER_DIR is set, each rank writes its log there; otherwise
+nothing happens.
 
     LEDGER_DIR=/shared/run7 torchrun --nproc-per-node 4 train.py
     python -m lib.ledger /shared/run7            while it runs, after it ended, or after it died
@@ -25,8 +25,8 @@ KINDS = ("log", "names", "groups", "splits", "error", "alive")  # files of one r
 
 @contextlib.contextmanager
 def record_to_dir(folder: str | None = None) -> Iterator[None]:
-    """Keep this rank's log in `folder` for the length of the block. None: in $LEDGER_DIR, and if
-    that is not set, keep no log.
+    """Keep this rank's log in `folder` for the length of the block. If `folder` is None, keep it in
+    $LEDGER_DIR; if that is not set either, keep no log.
 
     An exception that leaves the block is recorded with its line. As long as the process lives, it
     locks a file in the folder, so that a reader can tell a rank that was killed from one that runs.
@@ -41,7 +41,7 @@ def record_to_dir(folder: str | None = None) -> Iterator[None]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{folder}/{kind}{rank}")
     alive = open(f"{folder}/alive{rank}", "w")  # noqa: SIM115  open as long as the process lives
-    with contextlib.suppress(OSError):  # without locks in this file system, a kill is not noticed
+    with contextlib.suppress(OSError):  # if the file system has no locks, a kill goes unnoticed
         fcntl.lockf(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     writer = LogWriter(folder, rank, dist.get_world_size())
     writer.begin()
@@ -71,7 +71,7 @@ def record_to_dir(folder: str | None = None) -> Iterator[None]:
 def state_of(folder: str, head: Head) -> int:
     """A rank's state: the one in its log, or KILLED if that is RUNNING but its process is gone.
 
-    We see this from its lock, which the operating system frees when the process ends. It works
+    We see this from its lock, which the operating system releases when the process ends. This works
     from another node, too, if both share the file system.
     """
     if head.state != RUNNING:

@@ -1,8 +1,8 @@
-"""Formats a position in the source for a reader: `line 4: dist.recv(x, left)` in a notebook's cell,
+"""Formats a position in the source for a person: `line 4: dist.recv(x, left)` in a notebook's cell,
 `ring.py:31: ...` in a file.
 
-For a cell we show neither its number, which changes with every run, nor the name of the temporary
-file that Jupyter compiles it under, which tells a student nothing.
+For a cell we show neither its number, because that changes with every run, nor the name of the
+temporary file under which Jupyter compiles it, because that means nothing to a student.
 """
 
 import linecache

@@ -5,8 +5,8 @@ and how many it expects, so that the audit can compare the two. For example:
                        rank 1 gives [3, 0] rows  third keeps what torch.empty found in memory, and
                                                  no error is raised
 
-The file is a second ring next to a rank's log, with a slot of fixed size for each such call. The
-entry in the log stores the number of the call.
+The counts are kept in a second file next to a rank's log. It is a ring, too, with a slot of fixed
+size for each such call, and the entry in the log stores the number of the call.
 """
 
 import math
@@ -16,13 +16,14 @@ import struct
 
 RING = 1 << 20  # approximate size in bytes, which limits how many calls are kept
 SPLIT = ("all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "reduce_scatter")
-# the count where a rank, by the nature of the collective, gives another one nothing or gets nothing
+# the count between two ranks that exchange nothing in this kind of collective, as in a gather
+# between two ranks that are not its root
 NONE = -1
 
 
 def give_and_take(name: str, given: dict, root: int, n: int) -> tuple[list[int], list[int]]:
-    """Return two lists with an entry for each rank of the group: how many elements this rank gives
-    to it, and how many it expects from it.
+    """Return two lists with an item for each rank of the group: how many elements this rank gives
+    to that rank, and how many it expects from it.
 
     name: one of SPLIT. given: the arguments of the dispatcher's op. root: the root's rank in the
     group, for a rooted op. n: the number of ranks of the group.
@@ -83,7 +84,7 @@ class SplitsWriter:
 
 
 class SplitsReader:
-    """The parent's side: reads what is in the file now."""
+    """The parent's side. It reads what is in the file now."""
 
     def __init__(self, folder: str, rank: int, world_size: int):
         self.map: mmap.mmap | None = None

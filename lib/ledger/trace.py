@@ -7,11 +7,11 @@ chrome://tracing display. Each rank is shown as a process, with these lanes:
       lane "operations, 2"           | send to rank 2   |     what is in flight at the same time
                                      ^ an arrow from each send to its receive;
                                        flags where a section begins
-      lane "compute"      | forward |    | backward     |     slices: spans given, such as these
+      lane "compute"      | forward |    | backward     |     slices: the spans given to `write`
 
 `intervals` reads slices back, from this trace or from another program's, such as torch.profiler's.
-The format is described in "Trace Event Format", the document of Chromium's trace viewer. We use
-complete events (ph X), flow events (s, f), instant events (i) and metadata (M); times are in
+The format is described in "Trace Event Format", a document of Chromium's trace viewer. We use
+complete events (ph X), flow events (s, f), instant events (i) and metadata (M). Times are in
 microseconds.
 """
 
@@ -28,8 +28,8 @@ def write(ledger, path: str | Path, spans=()) -> int:
     """Write a `Ledger` to `path` as a Chrome trace, overwriting an existing file; returns how many
     operations it shows.
 
-    spans: [(rank, lane, label, begin, end), ...], what else the ranks did, each shown in the lane
-    of that name. Begin and end are seconds of the rank's time.monotonic().
+    spans: [(rank, lane, label, begin, end), ...], what else the ranks did. Each span is shown in
+    the lane of that name. Begin and end are seconds of the rank's time.monotonic().
     """
     last = max((_known_end(entry) for entry in ledger.entries), default=0.0)  # seconds
     events = [

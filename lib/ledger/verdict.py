@@ -1,9 +1,9 @@
 """Finds out who waits for whom, and when that is certainly a deadlock.
 
-    rank 0  waits for  rank 3
-       ^                  |     An edge leads to each rank whose call an op still lacks. A receive
-       |                  v     lacks its send, and a collective lacks the members that have not
-    rank 1  <---------  rank 2  called it.
+    rank 0  waits for  rank 3   An edge leads to each rank whose call is still missing for an op:
+       ^                  |     for a receive, the rank that has to send, and for a collective, the
+       |                  v     members that have not called it.
+    rank 1  <---------  rank 2
 
 A rank is *stuck for good* if it has a single thread, that thread is inside a wait, and a rank that
 it waits for has left its function or is itself stuck for good. (For a receive from any source, this
@@ -24,8 +24,9 @@ from lib.ledger.words import ranks_text, say
 
 @dataclass(frozen=True)
 class Wait:
-    """One rank's wait: its op (entry), and the ranks that have not called it (awaited).
-    for_certain: the rank's only thread is inside that wait, or it is `spinning` (`find_waits`)."""
+    """One rank's wait: the op that it waits for (entry), and the ranks that have not called it yet
+    (awaited). for_certain: the rank's only thread is inside that wait, or the rank is `spinning`
+    (`find_waits`)."""
 
     rank: int
     entry: Entry
@@ -59,23 +60,24 @@ def find_waits(
 
 
 def _is_below_python(entry, spins):
-    """May its rank wait for this op without a call that we see? It may for a collective, as in
-    DDP's reducer, and if it spins, for an op in its GPU's queue."""
+    """May the rank be waiting for this op without having called a `wait` that we see? It may for a
+    collective, as in DDP's reducer, or, if the rank spins, for an op in its GPU's queue."""
     return entry.item >= 0 if spins else not entry.is_message and entry.op != "mark"
 
 
 def _first_of_queue(mine, entry):
-    """The ops that `entry` has to wait for first: the op, or all ops of the batch, at the head of
-    its group's queue on the GPU. Without such a queue (gloo), `entry` itself."""
+    """The ops that have to end first when a rank waits for `entry`: the op, or all ops of the
+    batch, at the head of its group's queue on the GPU. Without such a queue (gloo), `entry`."""
     queue = [e for e in mine if e.open and 0 <= e.item <= entry.item and e.group == entry.group]
     return [e for e in queue if e.item == queue[0].item] or [entry]
 
 
 def _reached(ledger):
-    """{(rank, channel, op of a message, else ""): how many such ops the rank has posted}, and
-    {(rank, "anyone"): True} where a receive from any source is open.
+    """A dict with two kinds of items. (rank, channel, op of a message, else "") -> how many such
+    ops the rank has posted; and (rank, "anyone") -> True if it has an open receive from any source.
 
-    An op in a GPU's queue behind one that has not ended has not begun, so it is not counted.
+    An op in a GPU's queue that is behind one which has not ended has not begun itself, so it is not
+    counted.
     """
     reached = {}
     for rank in range(ledger.world_size):
@@ -117,8 +119,8 @@ def stuck_for_good(waits: dict[int, Wait], left: set[int]) -> set[int]:
         hopeless = {
             rank
             for rank in stuck
-            # A receive from any source is hopeless only if all its senders are dead, any other op
-            # as soon as one of the ranks that it needs is.
+            # A receive from any source is hopeless only if all its possible senders are dead. Any
+            # other op is hopeless as soon as one of the ranks that it needs is dead.
             if (all if waits[rank].entry.op == "recv_any" else any)(
                 peer in dead for peer in waits[rank].awaited
             )
@@ -129,9 +131,9 @@ def stuck_for_good(waits: dict[int, Wait], left: set[int]) -> set[int]:
 
 
 def is_deadlock(ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()) -> bool:
-    """Is it proved that the run cannot end? It is if a rank is stuck for good, if a GPU waits for a
-    rank that has left, or if a rank waits for certain, or makes a group, while the audit has a
-    certain finding.
+    """Is it proved that the run cannot end? It is if a rank is stuck for good, or if a GPU waits
+    for a rank that has left. It also is if the audit has a certain finding while some rank waits
+    for certain or is making a group.
 
     spinning: as in `find_waits`.
     """
@@ -139,7 +141,7 @@ def is_deadlock(ledger: Ledger, heads: list[Head], spinning: Collection[int] = (
     left = {rank for rank, head in enumerate(heads) if head.state >= RETURNED}
     if stuck_for_good(waits, left):
         return True
-    # An op on a GPU that lacks a rank that has left cannot end, whatever its program does
+    # An op on a GPU that needs a rank which has left cannot end, whatever the program does
     # meanwhile.
     if any(wait.entry.item >= 0 and left.intersection(wait.awaited) for wait in waits.values()):
         return True
@@ -166,8 +168,9 @@ def cycle_of(waits: dict[int, Wait]) -> list[int]:
 def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = None) -> list[str]:
     """What is known about a hang, as lines of text: mismatches, a cycle, each rank, warnings.
 
-    busy: {rank: words}. For a rank that waits for nothing they say what it does and where (from its
-    stack), and for one that has left with an error or was killed, how that happened.
+    busy: {rank: words}. For a rank that waits for nothing, the words say what it does and where
+    (from its stack). For a rank that has left with an error or was killed, they say how that
+    happened.
     """
     waits, busy = find_waits(ledger, heads), busy or {}
     mismatches = [finding for finding in audit(ledger, ended=False) if finding.certain][:2]
@@ -213,8 +216,8 @@ def last_op(ledger: Ledger, rank: int) -> str:
 
 
 def _tags_differ(waits):
-    """A sentence, if two ranks wait for each other in a send and a receive that do not match
-    because their tags differ; else ""."""
+    """A sentence that says so if two ranks wait for each other in a send and a receive that do not
+    match because their tags differ; else ""."""
     for wait in waits.values():
         send, other = wait.entry, waits.get(wait.entry.peer)
         recv = other and other.entry

@@ -11,8 +11,8 @@ def site(entry: Entry) -> tuple[str, int, str]:
 
 
 def say(entry: Entry, at: bool = True) -> str:
-    """An op in words: `recv from rank 1 of float32 (4,), line 4: dist.recv(x, left)`. at: with the
-    line that called it."""
+    """An op in words: `recv from rank 1 of float32 (4,), line 4: dist.recv(x, left)`. at: whether
+    to add the line that called it."""
     what = {
         "send": f"send to rank {entry.peer}",
         "recv": f"recv from rank {entry.peer}",

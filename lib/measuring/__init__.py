@@ -13,7 +13,7 @@ scaling.py          steps of more ranks or more rows over an emulated link
 traced.py           exposed communication read from a trace, of a wrapper and of torch's DDP
 step_memory.py      the bytes of a step's weights, gradients, moments and activations
 mfu.py              tokens per second, and model FLOPs utilization
-errors.py           how far a tensor is from the right one
+errors.py           how far a tensor is from the correct one; seeded random generators
 seeds.py            stored validation losses of several seeds
 interrupted.py      a job whose ranks are killed: what failures, saves and restarts cost it
 """

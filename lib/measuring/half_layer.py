@@ -1,6 +1,6 @@
 """Half a transformer layer (attention or the MLP) under tensor parallelism, on paced ranks: instead
-of computing its matmuls a rank sleeps, but the all-reduces are real, over an emulated link. So four
-ranks on two cores show when tensor parallelism pays off.
+of computing its matmuls a rank sleeps, but the all-reduces are real, over an emulated link. In this
+way four ranks on two cores show when tensor parallelism pays off.
 
     forward     [ matmul ][ g: all-reduce ]
     backward    [ gradient of x ][ gradient of the weights ][ f: all-reduce ]
@@ -31,8 +31,8 @@ ELEMENTS = 16_000  # of x (B, T, D), the float32 tensor that an all-reduce sums
 def half_layer(x: torch.Tensor, tp: int, group: Group, overlap: bool = False) -> None:
     """Forward and backward on tp ranks: paced matmuls, and two real all-reduces of x in place.
 
-    overlap: f runs in the background while the gradient of the weights is computed, which does not
-    need its result.
+    overlap: f runs in the background while the gradient of the weights is computed, because that
+    gradient does not need the result of f.
     """
     matmul = COMPUTE / 3 / tp
     time.sleep(matmul)

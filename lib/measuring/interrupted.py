@@ -10,8 +10,9 @@ time, whatever it is doing then, and all ranks start again from the last complet
 is kept if the folder has a checkpoint that contains it.
 
 Each step, save and restart does its real work and then waits until the time that a Pace gives it is
-over. So a formula can be given these times and compared with what was kept. On a busy machine the
-real work takes longer, and therefore `pace_here` makes all of the times longer there.
+over. Therefore we can put these times into a formula, and compare its result with the steps that
+were kept. On a busy machine the real work takes longer, and therefore `pace_here` makes all of the
+times longer there.
 """
 
 import itertools
@@ -32,7 +33,8 @@ from lib.training import text as texts
 from lib.training.model import GPT, Shape, cross_entropy
 
 ROWS, SEQ_LEN = 4, 16  # of a rank, in a step
-# how many times as long as its real work a part should take; by which factor a pace may grow
+# ROOM: a part takes at least this many times as long as its real work. MOST: the largest factor
+# by which a pace is multiplied, even if that leaves less room.
 ROOM, MOST = 2, 20
 TRIED = 20  # steps of the job that `pace_here` times, with a save after every fourth
 
@@ -55,7 +57,7 @@ NO_PACE, PACE = Pace(0, 0, 0, 0), Pace(step=0.01, save=0.06, restart=0.25, mtbf=
 
 def pace_here(pace=PACE, nproc=2):
     """`pace`, with all of its times multiplied by one factor, between 1 and MOST: the smallest that
-    leaves this machine, as busy as it is now, time enough for each part."""
+    leaves this machine, as busy as it is now, enough time for each part."""
     with tempfile.TemporaryDirectory() as folder:
         _until_killed(folder, 1, NO_PACE, 0.0, time.monotonic(), nproc)
         failed = time.monotonic()
@@ -81,8 +83,8 @@ def work_kept_here(gaps, every, pace=PACE):
 
 
 def kept_steps(folder, gaps, every, pace, nproc=2):
-    """(n,) steps that were kept between each two failures, where a failure is a SIGKILL of the last
-    rank.
+    """(n,) steps that were kept between one failure and the next, where a failure is a SIGKILL of
+    the last rank.
 
     gaps: (n,) seconds between failures. folder: of the checkpoints, from which the job continues.
     every: steps between two saves. The first gap begins with a restart like all others, as if a
@@ -114,7 +116,7 @@ def train(folder, every, pace, failed=0.0, fails=None, steps=None):
 
     failed: the time of the failure before, when the restart began. fails: when the last rank is
     killed, None for never. Both are of time.monotonic(), a clock that all processes of a machine
-    share. steps: of the entire job; with None it only ends by a failure. Returns {"loss", "ready":
+    share. steps: of the entire job; with None it ends only by a failure. Returns {"loss", "ready":
     when the model was loaded, "step", "save": median seconds that these took without waiting}.
     """
     rank, N = dist.get_rank(), dist.get_world_size()
@@ -148,7 +150,7 @@ def train(folder, every, pace, failed=0.0, fails=None, steps=None):
             checkpoint.save(
                 folder, step + 1, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             )
-            took["save"].append(2 * (time.monotonic() - begin))  # it has only half of pace.save
+            took["save"].append(2 * (time.monotonic() - begin))  # it has half of pace.save
             _wait_until(due)
     return {"loss": loss.item(), "ready": ready} | {
         part: float(np.median(each)) for part, each in took.items()

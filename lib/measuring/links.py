@@ -106,8 +106,8 @@ def race(
 
 
 def medians(timed: Mapping[str, np.ndarray], sizes: Sequence[int]) -> dict:
-    """{name: (sizes, median seconds over the rounds)}, as `plots.cost_curves` draws them. timed: of
-    `race`."""
+    """{name: (sizes, median seconds over the rounds)}, as `plots.cost_curves` draws them. timed:
+    what `race` returned."""
     return {name: (sizes, np.median(seconds, axis=0)) for name, seconds in timed.items()}
 
 
@@ -217,7 +217,8 @@ def in_turns_over(
 
 
 def of_the_slowest(ranks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The seconds of a collective, from those of its ranks: it is over when the last rank is."""
+    """The seconds of a collective, from those of its ranks. A collective is over when its last rank
+    has finished."""
     return {name: np.max([rank[name] for rank in ranks], axis=0) for name in ranks[0]}
 
 

@@ -43,8 +43,8 @@ class Meter:
     them have to use it, because they measure the peak together."""
 
     def __init__(self, shape, tokens, dtype=torch.float32):
-        """shape: of the model. tokens: of a step, on all ranks together. dtype: in which the model
-        computes, and so the dtype of the matmul that measures the peak."""
+        """shape: of the model. tokens: of a step, on all ranks together. dtype: the one in which
+        the model computes. The matmul that measures the peak uses it, too."""
         self.operations = tokens * operations_per_token(shape)
         self.tokens, self.step_seconds, self.peaks = tokens, [], []
         n = CPU if backend.device().type == "cpu" else GPU

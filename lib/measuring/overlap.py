@@ -41,8 +41,8 @@ def message_seconds(group=None) -> float:
 
 def paced_step(Wrapper: Callable, name: str = "", n_layers: int = 8) -> list[tuple]:
     """On each rank: run forward, backward and average_gradients() of layers that wait, and return
-    what the rank did when, as `Spans`. Marks in the ledger, in this order: "NAME, during backward",
-    "NAME, after backward" and "NAME, over"."""
+    what the rank did and when, as a list of the tuples in `Spans`. Marks in the ledger, in this
+    order: "NAME, during backward", "NAME, after backward" and "NAME, over"."""
     spans = Spans()  # (rank, lane, label, begin, end) of all that happens
 
     def timed(flat, group):

@@ -15,9 +15,9 @@ or the formula is wrong.
     dL/dx   = g (1 + mean(w))             backward    g = dL/dy
     dL/dw_i = sum(g x) / n                            depends on this rank's rows
 
-These three lines are what a PacedLayer computes. The arithmetic is part of its time, as long as it
-takes less. A sleep ends about 0.1 ms late, and later on a busy machine, so choose times of
-milliseconds.
+These three lines are what a PacedLayer computes. The arithmetic counts as part of the layer's time,
+provided that it takes less than that. A sleep ends about 0.1 ms late, and later on a busy machine,
+so choose times of milliseconds.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ class PacedStage(nn.Module):
     """
 
     def __init__(self, n, forward_seconds, input_seconds, weight_seconds):
-        """Raises ValueError for rows of no element, or for a time below 0."""
+        """Raises ValueError for rows without elements, or for a time below 0."""
         super().__init__()
         if n < 1 or min(forward_seconds, input_seconds, weight_seconds) < 0:
             raise ValueError(
@@ -121,8 +121,8 @@ def at_least(seconds):
 
 
 def sleep(seconds):
-    """Sleep, beginning when all that was asked for so far has been computed, because the host runs
-    ahead of a GPU."""
+    """Wait until everything that was launched so far has been computed, and then sleep. Otherwise
+    the sleep would begin too early on a GPU, because the host runs ahead of it."""
     backend.synchronize_stream()
     time.sleep(seconds)
 

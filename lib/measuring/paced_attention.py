@@ -8,7 +8,7 @@ methods only the ring sends while it computes, so only the ring can hide its mes
 
 ratio is the time that one block's keys and values take on the link over the time that attention to
 them takes, with as many key/value heads as query heads (HEADS). With K key/value heads the message
-is shorter by K / HEADS.
+takes only K / HEADS of that time.
 """
 
 import functools

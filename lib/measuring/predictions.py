@@ -12,7 +12,8 @@
 
 A prediction earns no points, so nothing that a student types raises an error. A text that cannot be
 read as a number is shown as it was typed, and where nothing was typed there is no "you". `in_words`
-says how many of this kernel's predictions were within 20 %, not counting a slip in the unit.
+says how many of this kernel's predictions were within 20 %. A prediction that is right except for
+its unit counts as one of them.
 """
 
 import itertools
@@ -110,7 +111,7 @@ def _other_unit(value, unit, found):
 
 
 def _steps(times):
-    """1,000 and 1,024, and first the one that has a power closest to `times`."""
+    """1,000 and 1,024. The one with the power closest to `times` comes first."""
     powers = math.log(times, 1000)
     return sorted((1000, 1024), key=lambda step: abs(times - step ** round(powers)))
 

@@ -16,15 +16,15 @@ Of n sorted values, the k-th smallest and the k-th largest enclose the median of
 with a probability that depends on n and k alone, since each value is above it with probability 1/2:
 1 - 2 P(Binomial(n, 1/2) < k) (David and Nagaraja, Order Statistics, 2003, section 7.1). We take the
 largest k with at least 95%. Even the smallest and the largest of five values reach only 94%, so for
-fewer than six rounds the range is given, and it is called a range. We look at the values after each
-try and add rounds until the claim is settled. The 95% are therefore the confidence of a single
-look, and not of all looks together.
+fewer than six rounds we print the range of the values, and call it a range. We look at the values
+after each try and add rounds until the claim is settled. The 95% are therefore the confidence of a
+single look, and not of all looks together.
 
 During a measurement, ranks of other notebooks on this machine wait (lib/launch/alone.py). Other
 programs are noticed by the processor time that they use. Rounds during which they kept the machine
 too busy cannot refute a claim. With LAB_CLAIMS=hold, as when solutions are executed and validated,
 any outcome but "holds" raises Refuted. With LAB_CLAIMS=once there is a single try, and no other
-program waits.
+notebook has to wait.
 """
 
 import contextlib
@@ -48,9 +48,9 @@ BUSY = 0.1
 IDLE = 0.3
 PATIENCE = 20.0  # seconds after which no further try is begun
 TO_HOLD = (
-    6  # the factor on PATIENCE where every claim has to hold: the machine may be less busy later
+    6  # factor on PATIENCE if every claim has to hold, because the machine may be less busy later
 )
-# seconds that a try lasts at least, because the system counts processor time in steps of 10 ms
+# A try lasts at least this many seconds, because the system counts processor time in 10 ms steps.
 SHORTEST = 0.2
 FEWEST = 6  # rounds for a 95% interval: the range of five contains the median in 94% of cases only
 CONFIDENCE = 0.95
@@ -132,7 +132,7 @@ def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
     """Call every clock once a round, forwards in even rounds and backwards in odd ones.
 
     clocks: functions that return seconds. Returns (rounds, sides) of them. The order alternates so
-    that no side always runs first: of two neighbours each is the first in half of the rounds.
+    that no side always runs first: of any two sides, each is the first in half of the rounds.
     """
     seconds = np.empty((rounds, len(clocks)))
     for i in range(rounds):

@@ -52,7 +52,8 @@ def strong_and_weak(
     step on the first N ranks. A round measures every N.
 
     ranks: the values of N. rows: of all ranks together (strong), or of each rank (weak). compute:
-    see `paced_model`. bandwidth: bytes per second. A rank returns only the N in which it took part.
+    see `paced_model`. bandwidth: bytes per second. A rank returns only the N in which it took part;
+    ("strong", 1) is empty on all ranks but rank 0.
     """
     found: dict = {}
     groups = {N: dist.new_group(range(N)) for N in ranks}

@@ -60,8 +60,8 @@ class Seeds(NamedTuple):
         return json.loads(self.file.read_text(encoding="utf-8"))
 
     def heading(self) -> str:
-        """One line that says when and with which versions the file was written, with how many seeds
-        and steps."""
+        """One line that says when and with which versions the file was written, and how many seeds
+        and steps it contains."""
         made = self.stored()
         return (
             f"stored: {made['date']}, torch {made['torch']}, Python {made['python']}; "

@@ -1,4 +1,4 @@
-"""Mixture of experts: many MLPs in place of one, of which each token uses k (Shazeer et al. 2017).
+"""Mixture of experts: many MLPs in place of one, and each token uses k (Shazeer et al. 2017).
 
     x --router--> logits --gate--> choice --capacity--> routing      which token to which expert
     x --dispatch--> routed tokens --exchange--> experts --exchange--> routed tokens --combine--> y
@@ -26,22 +26,23 @@ balance_runs.py     four ways to balance, trained on ranks whose   the gradients
                     texts differ                                   loads
 seeds.py            mixture against dense, three seeds, stored:    nothing
                     seeds.json, made by `python -m lib.moe`
-compare.py          each distributed part next to one process      as what it compares
-paced.py            experts that wait instead of computing         as their layers
+compare.py          each distributed part against one process      as what it compares
+paced.py            experts that sleep instead of computing        as their layers
 
 n tokens of one set, D hidden, E experts, k choices a token, C slots per expert and set, m kept
-pairs, ep ranks. The routed tokens are the rows of an (m, D) tensor: a token is in it once for each
-of its kept pairs (token, expert).
+pairs, ep ranks. The routed tokens are the rows of an (m, D) tensor: a token occurs in it once for
+each of its kept pairs (token, expert).
 
-What Megatron Core calls these: router (gates.py, balance.py), token dispatcher with permute and
-unpermute (dispatch.py, exchange.py, expert_parallel.py), grouped MLP (dropless.py).
+Megatron Core's names for these files: router (gates.py, balance.py), token dispatcher with permute
+and unpermute (dispatch.py, exchange.py, expert_parallel.py), grouped MLP (dropless.py).
 
 A set is what is routed together: the tokens of one call, of one rank (GShard calls it a group). So
-what the ranks compute is what one process computes that calls the layer once per rank's tokens,
-drops included.
+the ranks compute the same as a single process that calls the layer once for each rank's tokens, and
+they drop the same pairs.
 
-Experts in 16 bits can have a router in float32 (`layer.bfloat16(); layer.router.float()`): tokens
-are widened for the router alone, and the weighted sum has the dtype of the experts.
+Experts in 16 bits can have a router in float32 (`layer.bfloat16(); layer.router.float()`): the
+tokens are converted to float32 for the router only, and the weighted sum has the dtype of the
+experts.
 """
 
 from lib.moe.balance import ExpertBiasGate, SigmoidExpertBiasGate, auxiliary_loss, z_loss

@@ -1,5 +1,5 @@
 """`python -m lib.moe`: train the runs of seeds.py with three seeds, and store their validation
-losses; ten minutes."""
+losses. This takes about ten minutes."""
 
 from lib.moe.seeds import store
 

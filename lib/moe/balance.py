@@ -19,19 +19,20 @@ f is a count and has no gradient. The loss reaches the router through P, and pus
 probability in proportion to f_e. The loss adds gradients that have nothing to do with predicting
 text, whereas the bias changes only which experts are selected.
 
-With data parallelism f and the loads of the bias should be counted over all ranks (Qiu et al.
-2025; balance_runs.py compares both). Routers compute in float32 even where experts use 16 bits.
+With data parallelism, f and the loads from which the bias is updated should be counted over all
+ranks (Qiu et al. 2025; balance_runs.py compares both). Routers compute in float32 even where
+experts use 16 bits.
 
 n tokens of one set, E experts, k choices a token, z logits, b (E,) the expert biases, u their
 update rate. Megatron Core: `--moe-router-load-balancing-type aux_loss` or `global_aux_loss`,
 `--moe-z-loss-coeff`, `--moe-router-enable-expert-bias`, `--moe-router-bias-update-rate` and
 `--moe-router-dtype fp32`.
 
-Sources: Switch (Fedus et al. 2021, equations 4 to 6; GShard's is 1/E^2 of it, and counts first
-choices, too; Megatron Core and DeepSeek count all k and divide by k n; Hugging Face's Mixtral
-divides by n, so its loss is k times as large); z-loss: ST-MoE (Zoph et al. 2022); expert bias: Wang
-et al. 2024 (Algorithm 1); with sigmoids: DeepSeek-V3 (DeepSeek-AI 2024, equations 12 to 16), which
-also multiplies the weights by 2.5.
+Sources: auxiliary loss: Switch (Fedus et al. 2021, equations 4 to 6). GShard's loss is 1/E^2 of it,
+and also counts first choices. Megatron Core and DeepSeek count all k choices and divide by k n;
+Hugging Face's Mixtral divides by n, so its loss is k times as large. z-loss: ST-MoE (Zoph et al.
+2022). Expert bias: Wang et al. 2024 (Algorithm 1); with sigmoids: DeepSeek-V3 (DeepSeek-AI 2024,
+equations 12 to 16), which also multiplies the weights by 2.5.
 """
 
 import torch
@@ -42,11 +43,12 @@ from lib.moe.choice import Choice, load, top_k_indices
 
 # exercise: lab5.auxiliary_loss
 def auxiliary_loss(probabilities: Tensor, first_choices: Tensor) -> Tensor:
-    """E * sum_e f_e P_e, (): 1 where all is even, up to E where all tokens go to one expert; 0 for
-    a set of no tokens.
+    """The load-balancing loss E * sum_e f_e P_e, (): 1 if the load is even, up to E if all tokens
+    go to one expert, and 0 for a set of no tokens.
 
-    probabilities: (n, E), with the gradient. first_choices: (n,) int64, the experts that the tokens
-    like best, before capacity: a dropped token still says where the crowd is.
+    probabilities: (n, E); the gradient flows through them. first_choices: (n,) int64, each token's
+    best expert before capacity is applied, because a dropped token also shows which expert is
+    overloaded.
     """
     n, n_experts = probabilities.shape
     f = load(first_choices, n_experts).to(probabilities) / max(n, 1)  # (E,)  a count: no gradient
@@ -61,12 +63,12 @@ def z_loss(logits: Tensor) -> Tensor:
 
 
 class ExpertBiasGate(nn.Module):
-    """A gate that is balanced without a loss: the k best by p + b are chosen; the weights are p,
-    without b.
+    """A gate that is balanced without a loss: it chooses the k experts with the highest p + b, and
+    their weights are p, without b.
 
     n_experts: E. k: choices a token. update_rate: how far a bias moves in one update, 0.001 in the
-    paper. `expert_bias`: b, (E,). logits (n, E) -> Choice. After each step call `update` with what
-    was asked for, summed over all ranks.
+    paper. `expert_bias`: b, (E,). logits (n, E) -> Choice. After each step call `update` with the
+    number of pairs that asked for each expert, summed over all ranks.
     """
 
     expert_bias: Tensor
@@ -74,7 +76,7 @@ class ExpertBiasGate(nn.Module):
     def __init__(self, n_experts: int, k: int, update_rate: float = 0.001) -> None:
         super().__init__()
         self.k, self.update_rate = k, update_rate
-        # (E,)  in checkpoints, but no optimizer's
+        # (E,)  saved in checkpoints, but not updated by the optimizer
         self.register_buffer("expert_bias", torch.zeros(n_experts))
 
     def forward(self, logits: Tensor) -> Choice:
@@ -87,8 +89,8 @@ class ExpertBiasGate(nn.Module):
         """b_e <- b_e + u * sign(mean load - load of e). requested: (E,), how many pairs asked for
         each expert.
 
-        That is `last.requested`; on several ranks pass the sum over all of them, or their biases
-        part.
+        On one rank this is the layer's `last.requested`. On several ranks pass the sum over all of
+        them; otherwise their biases diverge.
         """
         requested = requested.double()
         # b_e <- b_e + u sign(mean - requested_e)
@@ -96,11 +98,11 @@ class ExpertBiasGate(nn.Module):
 
 
 class SigmoidExpertBiasGate(ExpertBiasGate):
-    """DeepSeek-V3's gate: the k best by s + b are chosen, s = sigmoid(logits); the weights are
-    their s, renormalised.
+    """DeepSeek-V3's gate: it chooses the k experts with the highest s + b, where s =
+    sigmoid(logits), and their weights are s, renormalised.
 
-    Arguments and `update` are those of ExpertBiasGate. `probabilities` are s as parts of each
-    token's sum of s.
+    Arguments and `update` are those of ExpertBiasGate. `probabilities` are s divided by its sum
+    over all experts.
     """
 
     def forward(self, logits: Tensor) -> Choice:

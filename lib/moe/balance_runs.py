@@ -71,8 +71,8 @@ def train(
             counted = all_choices(choices[-1], over_ranks="all ranks" in kind)
             loss = loss + rate * auxiliary(*counted)
         loss.backward()
-        # every rank has all experts, so all gradients are averaged; torch's own all-reduce is the
-        # faster one where four ranks share two cores
+        # every rank has all experts, so all gradients are averaged; torch's own all-reduce is
+        # faster when four ranks share two cores
         reduce_gradients(model, None, all_reduce=torch_all_reduce)
         optimizer.step()
         loads.append(load(choices[-1].experts, E))
@@ -82,17 +82,17 @@ def train(
 
 
 def torch_all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
-    """torch's all_reduce with the arguments of the course's own."""
+    """torch's all_reduce, with the arguments of the course's own all_reduce."""
     dist.all_reduce(tensor, group=group)
     return tensor
 
 
 def all_choices(choice: Choice, over_ranks: bool) -> tuple[Tensor, Tensor]:
-    """The arguments of an auxiliary loss that counts all k choices of each token, and those of all
-    ranks if `over_ranks`: probabilities (n', E), experts (n',).
+    """The arguments for an auxiliary loss that counts all k choices of each token, of all ranks if
+    `over_ranks` is set: probabilities (n', E), experts (n',).
 
     The loss needs only the mean of the probabilities, so we repeat them until there is a row for
-    each choice. All ranks need equally many tokens. A system that computes f itself would
+    each choice. All ranks need the same number of tokens. A system that computes f itself would
     all-reduce E counts instead.
     """
     experts = choice.experts.flatten()  # (n*k,)
@@ -102,7 +102,7 @@ def all_choices(choice: Choice, over_ranks: bool) -> tuple[Tensor, Tensor]:
 
 
 def alphabet_of(rank: int) -> Tensor:
-    """A permutation of the vocabulary, another one for each rank: (V,) int64."""
+    """A permutation of the vocabulary, a different one for each rank: (V,) int64."""
     generator = torch.Generator("cpu").manual_seed(100 + rank)
     order = torch.randperm(SHAPE.vocab_size, generator=generator, device="cpu")
     return order.to(torch.get_default_device())
@@ -111,10 +111,11 @@ def alphabet_of(rank: int) -> Tensor:
 def compare(
     auxiliary: Callable[[Tensor, Tensor], Tensor], steps: int = 80
 ) -> dict[str, tuple[Tensor, float]]:
-    """On each rank: {kind: (this rank's share of its pairs that each expert got in the last ten
-    steps, (E,); the ranks' mean loss in them)}, for all KINDS, one training after the other.
+    """Train all KINDS one after the other. Returns on each rank {kind: (the share of this rank's
+    pairs that chose each expert in the last ten steps, (E,); the mean of the ranks' losses in these
+    steps)}.
 
-    Sends, beyond what `train` sends: the losses.
+    Sends the losses, in addition to what `train` sends.
     """
     found = {}
     for kind in KINDS:

@@ -1,8 +1,8 @@
 """Capacity: an expert has C slots for a set of tokens; what does not fit is dropped, or rerouted to
 another expert.
 
-    C = ceil(factor * k * n / E)  factor, the capacity factor, 1: just enough slots for all pairs,
-                                  if all experts were chosen equally often
+    C = ceil(factor * k * n / E)  with a capacity factor of 1 there are just enough slots for all
+                                  pairs if all experts are chosen equally often
 
     E = 3, C = 2         first choices, in token order     then the second choices
     token   0 1 2 3 4    0 -> e0 slot 0                    0 -> e1 slot 1
@@ -11,9 +11,9 @@ another expert.
                          3 -> e1 slot 0                    3 -> e2 full: dropped
                          4 -> e2 slot 0                    4 -> e0 full: dropped
 
-All first choices go before all second ones: better that a token loses its second expert than that
-another loses its only one. A token that no expert takes gets zeros from the layer; in a transformer
-the residual stream carries it past.
+All first choices are served before any second choice, because it is better for one token to lose
+its second expert than for another to lose its only one. A token that no expert takes gets zeros
+from the layer; in a transformer the residual connection carries it past the layer.
 
 n tokens of one set, E experts, k choices a token, C slots per expert and set, m pairs (token,
 expert) that are kept.
@@ -37,31 +37,31 @@ class Routing(NamedTuple):
     """The m pairs that are kept, sorted by expert, then by slot: the order of the routed tokens."""
 
     token: torch.Tensor  # (m,)  int64, 0 to n-1
-    expert: torch.Tensor  # (m,)  int64, 0 to E-1, never falling
+    expert: torch.Tensor  # (m,)  int64, 0 to E-1, never decreasing
     # (m,)  int64, 0 to C-1: which of the expert's slots; no two pairs share one
     slot: torch.Tensor
-    weight: torch.Tensor  # (m,)  with the gradient to the router
+    weight: torch.Tensor  # (m,)  through which the gradient reaches the router
 
 
 def capacity(n: int, n_experts: int, k: int, factor: float) -> int:
     """C, the slots per expert for a set of n tokens with k choices each: a whole number.
 
-    factor: 1 leaves no room for imbalance, 1.25 a quarter; E/k makes C = n, and nothing can be
-    dropped. Raises ValueError for a factor that is not above 0.
+    factor: 1 leaves no room for imbalance, and 1.25 leaves 25% more slots. With E/k, C is n and
+    nothing can be dropped. Raises ValueError for a factor that is not above 0.
     """
     if not factor > 0:
         raise ValueError(
             f"capacity factor {factor}: it scales the slots, use a number above 0, 1.25 say"
         )
-    # C = ceil(factor * k * n / E).  The factor as it is written: in binary 1.1 * 100 is above 110,
-    #                                and C would be 111.
+    # C = ceil(factor * k * n / E), with the factor in decimal, as it is written: in binary
+    # 1.1 * 100 is above 110, and C would be 111.
     return math.ceil(Fraction(str(factor)) * k * n / n_experts)
 
 
 # exercise: lab5.assign_slots
 def assign_slots(choice: Choice, n_experts: int, C: int) -> Routing:
-    """Which pairs (token, expert) get one of the expert's C slots: all first choices in token
-    order, then all second choices; pairs for which no slot is left are dropped.
+    """Assign each expert's C slots to pairs (token, expert): to all first choices in token order,
+    then to all second choices, and so on. Pairs for which no slot is left are dropped.
 
     choice: of n tokens, k each. Returns the Routing of the m <= E*C kept pairs. Sends nothing.
     """
@@ -79,13 +79,13 @@ def assign_slots(choice: Choice, n_experts: int, C: int) -> Routing:
 
 
 def sort_by_expert(expert: Tensor, n_experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sort pairs by expert, and number those of each expert 0, 1, 2, ... in the order in which they
-    came.
+    """Sort pairs by expert, and number the pairs of each expert 0, 1, 2, ... in their original
+    order.
 
-    expert: (p,) int64. Returns expert, sorted; slot (p,); order (p,): the index that each had
-    before.
+    expert: (p,) int64. Returns expert, sorted; slot (p,), the numbers; and order (p,), the original
+    index of each pair.
     """
-    expert, order = expert.sort(stable=True)  # stable: within an expert the order stays
+    expert, order = expert.sort(stable=True)  # stable keeps the order within an expert
     of_each = load(expert, n_experts)  # (E,)
     first = of_each.cumsum(0) - of_each  # (E,)  where each expert's pairs begin
     slot = torch.arange(len(expert), device=expert.device) - first[expert]
@@ -96,11 +96,11 @@ def reroute(choice: Choice, n_experts: int, C: int) -> Routing:
     """No token left behind: a token whose expert is full is rerouted to its next best expert with a
     free slot.
 
-    choice: of n tokens, one each. In round 0 all ask for their choice, in token order; in round j
-    those still without a slot ask for their next best expert. So no token loses its first choice to
-    a rerouted one. The weight is the probability of the expert that the token gets. Only the tokens
-    beyond E*C are dropped. Returns the Routing of min(n, E*C) pairs. Sends nothing. Raises
-    ValueError for more than one choice a token.
+    choice: of n tokens, with k = 1. In round 0 all tokens ask for their choice, in token order; in
+    round j those still without a slot ask for their next best expert. So no token loses its first
+    choice to a rerouted one. The weight is the probability of the expert that the token gets.
+    Tokens are dropped only if there are more than E*C. Returns the Routing of min(n, E*C) pairs.
+    Sends nothing. Raises ValueError for more than one choice a token.
     """
     n, k = choice.experts.shape
     if k != 1:
@@ -108,7 +108,7 @@ def reroute(choice: Choice, n_experts: int, C: int) -> Routing:
             f"{k} choices a token: reroute finds one "
             f"expert for each, use switch_gate, or assign_slots"
         )
-    # Each token's experts from best to worst; its choice leads, whatever its probability.
+    # Each token's experts from best to worst; its choice comes first, whatever its probability.
     likes = choice.probabilities.detach().scatter(1, choice.experts, torch.inf)  # (n, E)
     ranking = likes.sort(dim=1, descending=True, stable=True).indices  # (n, E)
 

@@ -1,15 +1,15 @@
-"""A choice: which experts each token asks for, and how much each of them counts. What every gate
-returns.
+"""A choice: which experts each token asks for, and with which weights. Every gate returns a choice.
 
     n = 3 tokens, E = 4 experts, k = 2           experts (n, k)     weights (n, k)
     token 0   likes expert 2, then expert 0      2   0              .7  .3
     token 1   likes expert 2, then expert 3      2   3              .9  .1
     token 2   likes expert 1, and no second      1  -1              .6   0
 
-A choice is a wish. What becomes of it, once experts are full, is a `Routing` (capacity.py).
+A choice is only a request, because experts may be full. The pairs that get a slot are in a
+`Routing` (capacity.py).
 
-n tokens of one set, E experts, k choices a token. The set is what is routed together: with expert
-parallelism the tokens of one rank.
+n tokens of one set, E experts, k choices a token. A set is the tokens that are routed together;
+with expert parallelism they are the tokens of one rank.
 """
 
 from typing import NamedTuple
@@ -19,19 +19,19 @@ from torch import Tensor
 
 
 class Choice(NamedTuple):
-    """What n tokens ask for. The gradient of `weights` and `probabilities` goes
-    back to the router."""
+    """What n tokens ask for. The gradients of `weights` and `probabilities` flow back to the
+    router."""
 
-    experts: torch.Tensor  # (n, k)  int64, best first; -1 where a token does without
-    weights: torch.Tensor  # (n, k)  by what the experts' outputs are multiplied; 0 next to a -1
-    probabilities: torch.Tensor  # (n, E)  of all experts, chosen or not: balance.py weighs them
+    experts: torch.Tensor  # (n, k)  int64, best first; -1 where a token asks for none
+    weights: torch.Tensor  # (n, k)  factors of the experts' outputs; 0 where the expert is -1
+    probabilities: torch.Tensor  # (n, E)  of all experts, chosen or not, for the auxiliary loss
 
 
 def top_k_indices(scores: Tensor, k: int) -> Tensor:
     """The indices of the k highest scores of each row, best first. scores (n, E) -> (n, k) int64.
 
-    Of equal scores the smaller index comes first, on every device: `torch.topk` promises no
-    order. Raises ValueError for a k that is not 1 to E.
+    Among equal scores the smaller index comes first, on every device; `torch.topk` guarantees no
+    order. Raises ValueError for a k outside 1 to E.
     """
     n_experts = scores.shape[-1]
     if not 1 <= k <= n_experts:

@@ -1,13 +1,13 @@
 """Compares each distributed part of a mixture of experts with a single process that has all
-experts: the errors, and what is sent.
+experts, and reports the errors and what is sent.
 
 Every function runs on the ranks of a launch, and all ranks call it with the same arguments:
 
     ranks = launch.run(compare.expert_parallel, SHAPE, Layer, exchange_tokens, nproc=4)
     ranks[0]                                             the errors on rank 0
-    ranks.ledger.section("layer").sent("bytes")          what a marked part of it has sent
+    ranks.ledger.section("layer").sent("bytes")          what was sent in this section
 
-An error is the largest difference of two tensors, relative to the largest value of the right one.
+An error is the largest difference of two tensors, relative to the largest value of the reference.
 Weights come from seeds, so they are the same on every rank, and each rank has tokens of its own.
 Layers and functions are passed as arguments, so your own can be compared as well.
 """
@@ -43,8 +43,8 @@ def worst(ranks: Sequence[Mapping[str, float]]) -> str:
 def expert_parallel(
     shape: Shape, layer_class: type[ExpertParallelMoE], exchange: Callable, factor: float = 1.0
 ) -> dict[str, float]:
-    """The errors of an expert-parallel layer in float64, forward and backward, and the pairs that
-    this rank dropped. One process routes each rank's tokens separately."""
+    """The errors of an expert-parallel layer in float64, forward and backward, and the number of
+    pairs that this rank dropped. The single process routes each rank's tokens separately."""
     rank, ep = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     one = MoE(shape.hidden, [MLP(shape) for _ in range(8)], switch_gate, factor).double()
@@ -78,7 +78,8 @@ def tokens_to_ranks(shape: Shape) -> list[int]:
 
 
 def layer_traffic(shape: Shape, k: int, n: int = 256) -> int:
-    """One step of a layer with 8 experts and n tokens on each rank, in the ledger's section "step".
+    """Run one step of a layer with 8 experts and n tokens on each rank, in the ledger's section
+    "step".
 
     Returns how many of this rank's routed tokens have their expert on another rank.
     """
@@ -107,7 +108,8 @@ def partner_router(n_experts: int, similar: float, D: int = 64) -> Tensor:
 
 
 def adapt(gate: CorrelatedGate, router: Tensor, steps: int = 60, n: int = 512) -> CorrelatedGate:
-    """The gate, updated with `steps` batches of n random tokens through this router (D, E)."""
+    """Update the gate with `steps` batches of n random tokens through this router (D, E), and
+    return it."""
     for step in range(steps):
         logits = torch.randn(n, len(router), generator=seeded(step)) @ router
         gate.update(co_activation_counts(gate(logits).experts, router.shape[1]))
@@ -124,7 +126,7 @@ def changed_choices(gate: CorrelatedGate, router: Tensor, n: int = 4096) -> floa
 def forward_traffic(
     layer_class: type[ExpertParallelMoE], gate: Callable, router: Tensor, n: int = 64
 ) -> dict[str, Any]:
-    """The forward pass of n tokens on each rank through a layer with this router (D, E).
+    """Run the forward pass of n tokens on each rank through a layer with this router (D, E).
 
     Returns how many of this rank's pairs chose each expert, "chosen" (E,), and how many routed
     tokens it sends to other ranks in dispatch, "sent".
@@ -164,7 +166,8 @@ def torch_layer(
     """The differences between torch_moe(x, choice, w_in, w_out) and an ExpertParallelMoE in which
     nothing is dropped, with the same weights and choices: 8 experts of width 32, top-2.
 
-    In float32; on a GPU in bfloat16, because torch's grouped GEMM wants it there.
+    Everything is in float32, or on a GPU in bfloat16, because torch's grouped GEMM requires it
+    there.
     """
     rank, ep, D, E = dist.get_rank(), dist.get_world_size(), 64, 8
     dtype = torch.bfloat16 if backend.device().type == "cuda" else torch.float32
@@ -190,7 +193,8 @@ def torch_layer(
 
 def data_parallel(shape: Shape, reduce: Callable, ep: int, batch: Callable) -> dict[str, float]:
     """The error of all gradients of a GPT with experts in float64, on a mesh of dp x ep, against
-    one process that takes the mean of the ranks' losses. batch(step, rank, N): a rank's part."""
+    one process that takes the mean of the ranks' losses. batch(step, rank, N) returns a rank's part
+    of a batch."""
     rank, N = dist.get_rank(), dist.get_world_size()
     ep_group, expert_dp_group = collectives.node_groups(ep)
     one = MoEGPT(shape, n_experts=4).double()
@@ -242,8 +246,8 @@ def with_start(kind: type[SharedMoE], start_exchange: Callable, *parts: Any) -> 
 
 
 def token_by_token(dropless: Callable, grouped_mm: Callable) -> dict[str, float]:
-    """The error of a dropless layer in float64 against one process that takes token after token,
-    and the pairs that this rank sends to others. No token chooses expert 0.
+    """The error of a dropless layer in float64 against one process that computes token after token,
+    and how many pairs this rank sends to other ranks. No token chooses expert 0.
 
     Section of the ledger: layer.
     """

@@ -1,13 +1,13 @@
 """A correlation-aware gate: if two experts are often chosen together, it makes it more likely that
 a token which chooses one of them chooses the other as well.
 
-    A (E, E)  e0  e1  e2  row e: of the tokens that chose e, which part also chose e'
+    A (E, E)  e0  e1  e2  row e: of the experts that are chosen with e, the share of each e'
       e0       0  .8  .2  a token whose best expert is e0:
       e1      .5   0  .5      logits                1.0   0.1   0.3      second: e2
       e2      .3  .7   0      + lambda A[e0]        1.0   0.9   0.5      second: e1, with lambda = 1
 
-    logits' = logits + lambda * A[argmax logits]        and from there it is top_k_gate
-    A <- beta A + (1 - beta) * what this step's tokens did
+    logits' = logits + lambda * A[argmax logits]        and then top_k_gate
+    A <- beta A + (1 - beta) * the shares among this step's tokens
 
 This saves communication, because a token is sent only once to a rank that has several of its
 experts (device_limited.py). So experts that are often chosen together should share a rank:
@@ -33,22 +33,21 @@ from lib.moe.gates import top_k_gate
 
 
 def co_activation_counts(experts: Tensor, n_experts: int) -> Tensor:
-    """How many tokens chose both experts: (E, E) int64, symmetric, zeros on the diagonal.
-    experts (n, k), -1 is no expert."""
+    """How many tokens chose both of two experts: (E, E) int64, symmetric, zeros on the diagonal.
+    experts (n, k); -1 is no expert."""
     chosen = torch.zeros(len(experts), n_experts + 1, dtype=torch.float64, device=experts.device)
     # -1 lands in the last column, which is cut off
     chosen.scatter_(1, experts % (n_experts + 1), 1.0)
     chosen = chosen[:, :n_experts]  # (n, E)  1 where token n chose expert e
-    counts = chosen.t() @ chosen  # (E, E)  in float64, exact: GPUs multiply no integers
+    counts = chosen.t() @ chosen  # (E, E)  exact in float64; GPUs have no integer matmul
     return counts.fill_diagonal_(0).long()
 
 
 class CorrelatedGate(nn.Module):
     """logits (n, E) -> Choice by top_k_gate(logits + strength * A[first choice], k).
 
-    n_experts: E. k: 2 or more. strength: lambda. beta: how much of A stays in an update.
-    After each step call `update` with `co_activation_counts(last.experts, E)`, summed over all
-    ranks.
+    n_experts: E. k: 2 or more. strength: lambda. beta: the weight of the old A in an update. After
+    each step call `update` with `co_activation_counts(last.experts, E)`, summed over all ranks.
     """
 
     A: Tensor
@@ -58,7 +57,7 @@ class CorrelatedGate(nn.Module):
     ) -> None:
         super().__init__()
         self.k, self.strength, self.beta = k, strength, beta
-        # (E, E)  in checkpoints, but no optimizer's
+        # (E, E)  saved in checkpoints, but not updated by the optimizer
         self.register_buffer("A", torch.zeros(n_experts, n_experts))
 
     def forward(self, logits: Tensor) -> Choice:
@@ -67,11 +66,11 @@ class CorrelatedGate(nn.Module):
 
     @torch.no_grad()
     def update(self, counts: Tensor) -> None:
-        """Move A towards what was chosen together. counts: (E, E), from `co_activation_counts`.
+        """Move A towards the shares of this step. counts: (E, E), from `co_activation_counts`.
 
         Row e becomes beta * row e + (1 - beta) * counts[e] / sum of counts[e]; the row of an expert
-        that no token chose stays. On several ranks pass the sum over all of them, or their gates
-        drift apart.
+        that no token chose does not change. On several ranks pass the sum over all of them;
+        otherwise their gates diverge.
         """
         total = counts.sum(1, keepdim=True)  # (E, 1)
         seen = (counts / total.clamp(min=1)).to(self.A)
@@ -79,11 +78,13 @@ class CorrelatedGate(nn.Module):
 
 
 def placement(A: Tensor, ep: int) -> Tensor:
-    """Which experts share a rank, (E,) int64: the first E/ep are on rank 0, and so on. Greedy.
+    """An order of the experts, (E,) int64, in which the first E/ep are on rank 0, the next on rank
+    1, and so on.
 
-    Each rank starts with the unplaced expert that has the strongest partner, and takes the
-    partners of those that it has. A: (E, E), from `CorrelatedGate` or `co_activation_counts`.
-    Raises ValueError where ep does not divide E.
+    The algorithm is greedy. Each rank starts with the unplaced expert that has the strongest
+    partner, and then takes the expert that is chosen most often together with those it already has.
+    A: (E, E), from `CorrelatedGate` or `co_activation_counts`. Raises ValueError if ep does not
+    divide E.
     """
     E = len(A)
     if E % ep:
@@ -98,8 +99,9 @@ def placement(A: Tensor, ep: int) -> Tensor:
 
 
 def placed(gate: Callable[[Tensor], Choice], order: Tensor) -> Callable[[Tensor], Choice]:
-    """The gate with its experts in the places that `placement` gave them: expert order[i] is the
-    layer's i-th. logits (n, E) -> Choice; the logits are those of the unplaced experts."""
+    """The gate with its experts renumbered in the order that `placement` returned: expert order[i]
+    is the layer's i-th. logits (n, E) -> Choice; the logits are in the original order of the
+    experts."""
     number = order.argsort()
 
     def moved(logits: Tensor) -> Choice:

@@ -8,17 +8,17 @@ of them once.
     best of each rank  .30       .20       .12       .17       M = 2: ranks 0 and 1
     top 3 of those     .30  .14  .20                           two ranks: twice
 
-                       how often a token with k experts is sent at most
+                       how many times a token with k experts is sent at most
     ExpertParallelMoE  k          once for each pair (token, expert)
     DeduplicatedMoE    min(k, M)  once for each pair (token, rank): all its experts there read the
-                                  same row, and their weighted sum comes back
+                                  same row, and their weighted sum is sent back
 
-The gate alone saves nothing where every pair is sent by itself. Sending once per rank alone saves
-little where there are many ranks: k experts are then on nearly k of them. The two together bound
-the traffic, however large k and ep are.
+The gate alone saves nothing if every pair is sent separately. Sending a token once per rank alone
+saves little if there are many ranks, because its k experts are then on nearly k of them. The two
+together bound the traffic, however large k and ep are.
 
-Each pair then also has to say in which row its token is and what it weighs: two numbers instead of
-D.
+In return, each pair has to send the row of its token and its weight, which are two numbers instead
+of D.
 
 With nodes in place of ranks it is node-limited routing (DeepSeek-V3); DeepEP sends a token once to
 each node, and forwards it there over NVLink. Megatron Core: `--moe-router-num-groups` and
@@ -44,11 +44,11 @@ from lib.moe.layer import run_experts
 
 
 def device_limited_gate(logits: Tensor, k: int, ep: int, M: int) -> Choice:
-    """The k best experts on the M ranks with the best experts, weights renormalised. logits (n, E)
-    -> Choice.
+    """Choose the M ranks whose best experts are the best, and then the k best experts on these
+    ranks, with weights renormalised to 1. logits (n, E) -> Choice.
 
-    Expert e is on rank e // (E/ep). With M = ep: `top_k_gate`.
-    Raises ValueError where ep does not divide E, or where M ranks have fewer than k experts.
+    Expert e is on rank e // (E/ep). With M = ep the gate is `top_k_gate`. Raises ValueError if ep
+    does not divide E, or if M ranks have fewer than k experts.
     """
     n, n_experts = logits.shape
     if n_experts % ep or not 1 <= M <= ep or M * n_experts // ep < k:
@@ -61,17 +61,17 @@ def device_limited_gate(logits: Tensor, k: int, ep: int, M: int) -> Choice:
     elsewhere = torch.ones(n, ep, dtype=torch.bool, device=logits.device).scatter(1, chosen, False)
     limited = by_rank.masked_fill(elsewhere.unsqueeze(-1), -math.inf).view(n, n_experts)
     experts, weights, _ = top_k_gate(limited, k)
-    # all experts': the auxiliary loss balances all
+    # the probabilities of all experts, because the auxiliary loss balances all
     return Choice(experts, weights, logits.softmax(-1))
 
 
 class DeduplicatedMoE(ExpertParallelMoE):
-    """An ExpertParallelMoE that sends a token once to every rank that has experts of it: (..., D)
-    -> (..., D).
+    """An ExpertParallelMoE that sends a token once to every rank that has one or more of its
+    experts: (..., D) -> (..., D).
 
     Sends over all ranks, in forward: (ep-1) (E + ep) counts of 8 bytes; 2 D elements for every
-    (token, rank) with kept pairs on another rank; a weight, and an index of 8 bytes, for each of
-    these pairs. In backward the same without counts and indices.
+    (token, rank) with kept pairs on another rank; a weight and an index of 8 bytes for each of
+    these pairs. Backward sends the same, without counts and indices.
     """
 
     def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Dispatch and combine: tokens to the experts' slots, and the experts' outputs back to the tokens.
+"""Dispatch and combine: copy tokens to the experts' slots, and add the outputs up for each token.
 
     x (n, D)          routed tokens, sorted by expert      y (n, D)
     token 0 -----+    +-> [ token 0 | token 2 ] e0 --+     w0 e0(x0) + w0' e1(x0)
@@ -10,8 +10,8 @@
     cost       n * E*C * D multiply-adds each way     m * D copies or adds each way
 
 E*C is about factor * k * n, so the einsum's cost grows with n squared: nearly all of it multiplies
-zeros. GShard and Switch did it all the same: on TPUs a matrix product is cheap, and every shape is
-known before the program starts. Megatron Core calls the two by index `permute` and `unpermute`.
+zeros. GShard and Switch used it nevertheless, because matmuls are cheap on TPUs and every shape is
+known at compile time. Megatron Core calls the versions by index `permute` and `unpermute`.
 
 n tokens of one set, D hidden, E experts, C slots per expert, m kept pairs. The pairs are a
 `Routing` (capacity.py).
@@ -32,7 +32,7 @@ def dispatch(x: Tensor, routing: Routing) -> Tensor:
     routing. Sends nothing.
 
     Backward adds up the gradients of a token's copies. A result without rows is still part of the
-    graph: the exchange behind it takes part in the backward pass.
+    autograd graph, because the exchange after it has to take part in the backward pass.
     """
     # rows[i] = x[token_i]
     return x.index_select(0, routing.token)  # (m, D)
@@ -40,13 +40,13 @@ def dispatch(x: Tensor, routing: Routing) -> Tensor:
 
 # exercise: lab5.combine
 def combine(rows: Tensor, routing: Routing, n: int) -> Tensor:
-    """Add each token's outputs, weighted: rows (m, D), what the experts made of the routed tokens,
-    in the order of the routing, -> (n, D). Sends nothing.
+    """Add up each token's outputs, weighted: rows (m, D), the experts' outputs for the routed
+    tokens in the order of the routing, -> (n, D). Sends nothing.
 
-    A token without a pair gets zeros. Backward: a row's gradient is its weight times its token's.
-    The sums are of the rows' dtype, also where a router in float32 gave the weights. The zeros of a
-    rank without pairs are part of the graph as well: the exchange before them takes part in the
-    backward pass.
+    A token without a pair gets zeros. In backward, a row's gradient is its weight times the
+    gradient of its token. The sums have the dtype of the rows, even if a router in float32 gave the
+    weights. The zeros of a rank without pairs are part of the autograd graph as well, because the
+    exchange before them has to take part in the backward pass.
     """
     # y[t] = sum over pairs i of token t: weight_i * rows[i]
     weighted = (routing.weight.unsqueeze(-1) * rows).to(rows.dtype)  # (m, D)
@@ -54,16 +54,16 @@ def combine(rows: Tensor, routing: Routing, n: int) -> Tensor:
 
 
 def dispatch_einsum(x: Tensor, routing: Routing, n_experts: int, C: int) -> Tensor:
-    """The same with a mask: x (n, D) -> slots (E, C, D), zeros where a slot is
-    empty. Sends nothing."""
-    # (n, E, C)  1 where token n is
+    """`dispatch` with a mask: x (n, D) -> slots (E, C, D), zeros where a slot is empty. Sends
+    nothing."""
+    # (n, E, C)  1 at the slots of token n
     mask = masked(torch.ones_like(routing.weight), routing, len(x), n_experts, C)
     # slots[e, c] = sum_n mask[n, e, c] x[n]
     return torch.einsum("nec,nd->ecd", mask, x)  # (E, C, D)
 
 
 def combine_einsum(slots: Tensor, routing: Routing, n: int) -> Tensor:
-    """The same with a mask: slots (E, C, D) -> (n, D). Sends nothing."""
+    """`combine` with a mask: slots (E, C, D) -> (n, D). Sends nothing."""
     n_experts, C, _ = slots.shape
     weights = masked(routing.weight, routing, n, n_experts, C)  # (n, E, C)
     # y[n] = sum_{e, c} weights[n, e, c] slots[e, c]

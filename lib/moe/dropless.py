@@ -1,4 +1,4 @@
-"""Dropless experts: no capacity and no slots, each expert computes all tokens that it gets
+"""Dropless experts: without capacity and slots, each expert computes all tokens that chose it
 (MegaBlocks, Gale et al. 2022).
 
     asked for     slots, factor 1: C = 2  dropless: m = 6 rows
@@ -6,17 +6,17 @@
     e1: b         [b .]    an empty slot
     e2: e         [e .]    an empty slot
 
-Slots make all experts alike: (E, C, D) times (E, D, F) is one batched matmul, and the empty slots
-are computed too. Without slots the groups have unequal lengths, and need a grouped GEMM: group e of
-the rows times the e-th matrix. MegaBlocks wrote it as a block-sparse matmul; in Megatron Core it is
-`--moe-grouped-gemm`.
+With slots, all experts have inputs of the same shape, so (E, C, D) times (E, D, F) is one batched
+matmul, which also computes the empty slots. Without slots the groups have different lengths and
+need a grouped GEMM, which multiplies group e of the rows by the e-th matrix. MegaBlocks implemented
+it as a block-sparse matmul; in Megatron Core it is `--moe-grouped-gemm`.
 
-    multiply-adds of a matmul, D to F   slots     E C D F, about factor m D F; the rest is dropped
+    multiply-adds of a matmul, D to F   slots     E C D F, about factor m D F; others are dropped
                                         dropless  m D F, always
 
-Tokens that are not dropped have to be waited for: a rank computes all rows that its experts are
-asked for, and the others wait for the rank with the hottest expert. Capacity bounds that time and
-that memory, dropless bounds neither.
+Tokens that are not dropped have to be waited for. A rank computes all rows that its experts are
+asked for, and the other ranks wait for the one with the most rows. Capacity bounds this time and
+the memory for the rows, whereas a dropless layer bounds neither.
 
 Sent over all ranks: (ep-1) E counts of 8 bytes; for dispatch, for combine and for the backward of
 each, D elements for every pair (token, expert) whose expert is on another rank.
@@ -43,11 +43,11 @@ from lib.moe.expert_parallel import own_experts, transpose_blocks
 
 # exercise: lab5.grouped_mm
 def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """Each group of rows times its own matrix: rows (m, D), weights (E, D, F) -> (m, F).
+    """Multiply each group of rows by its own matrix: rows (m, D), weights (E, D, F) -> (m, F).
 
-    counts: (E,) int64, how many rows each group has; the groups follow one another in `rows`, and
-    one may be empty. No row is padded. One kernel where torch has one for these tensors
-    (`is_one_kernel`), else a matmul for each group.
+    counts: (E,) int64, how many rows each group has; the groups follow one another in `rows`, and a
+    group may be empty. No rows are padded. This is one kernel if torch has one for these tensors
+    (`is_one_kernel`), and otherwise one matmul per group.
     """
     if is_one_kernel(rows, weights):
         return F.grouped_mm(rows, weights, offs=counts.cumsum(0).to(torch.int32))
@@ -58,10 +58,10 @@ def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
 
 
 def is_one_kernel(rows, weights):
-    """Has torch a grouped GEMM for these? It is documented for bfloat16 on GPUs of compute
-    capability 8.0 or more.
+    """Whether torch has a grouped GEMM for these tensors. It is documented for bfloat16 on GPUs of
+    compute capability 8.0 or more.
 
-    It needs rows of a multiple of 16 bytes.
+    It also needs the rows of all tensors to be multiples of 16 bytes.
     """
     fits = (
         rows.is_cuda and rows.dtype == weights.dtype == torch.bfloat16 and hasattr(F, "grouped_mm")
@@ -79,15 +79,15 @@ def dropless(
     group: Group = None,
     all_to_all: Collective = collectives.all_to_all_at_once,
 ) -> Tensor:
-    """Every token through all the experts that it chose, on whichever rank they are: x (n, D) ->
-    (n, D). Nothing is dropped.
+    """Run every token through all the experts that it chose, whichever ranks they are on: x (n, D)
+    -> (n, D). Nothing is dropped.
 
-    choice: of these n tokens. n_experts: E; rank r has E/ep of them, the first of them r*E/ep.
-    experts: experts(rows (M, D), sorted by expert, counts (E/ep,)) -> (M, D): this rank's, such as
-    `GroupedExperts`. Every rank of the group has to call it, in forward and in backward, even with
-    no tokens at all. Raises ValueError where ep does not divide E.
+    choice: of these n tokens. n_experts: E; rank r has E/ep consecutive experts, starting with
+    r*E/ep. experts: this rank's experts, such as `GroupedExperts`, called as experts(rows (M, D),
+    sorted by expert, counts (E/ep,)) -> (M, D). Every rank of the group has to make this call and
+    run its backward, even without any tokens. Raises ValueError if ep does not divide E.
     """
-    own_experts(n_experts, group)  # or it raises
+    own_experts(n_experts, group)  # raises if ep does not divide E
     asked, k = choice.experts.flatten(), choice.experts.shape[1]  # (n*k,)
     pairs = asked.argsort(stable=True)  # sorted by expert, no expert (-1) first
     pairs = pairs[asked[pairs] >= 0]  # (m,)
@@ -127,17 +127,17 @@ class GroupedExperts(nn.Module):
         return self.grouped_mm(F.gelu(self.grouped_mm(rows, self.w_in, counts)), self.w_out, counts)
 
     def in_slots(self, slots: Tensor) -> Tensor:
-        """The same experts on slots, full or empty: (each, C, D) -> (each, C, D), one batched
-        matmul a layer."""
+        """The same experts on slots, full or empty: (each, C, D) -> (each, C, D), as one batched
+        matmul per linear layer."""
         return F.gelu(slots @ self.w_in) @ self.w_out
 
 
 def padded_to_capacity(x: Tensor, choice: Choice, experts: Any, factor: float) -> Tensor:
-    """What `dropless` does without, in one process: x (n, D) -> (n, D) through E C slots, full or
+    """The alternative to `dropless`, in one process: x (n, D) -> (n, D) through E C slots, full or
     empty. Megatron Core: `--moe-pad-expert-input-to-capacity`.
 
-    experts: a GroupedExperts of all E. factor: the capacity factor; what does not fit is dropped.
-    Sends nothing.
+    experts: a GroupedExperts of all E. factor: the capacity factor; pairs that do not fit are
+    dropped. Sends nothing.
     """
     n_experts, (n, k) = len(experts.w_in), choice.experts.shape
     C = capacity(n, n_experts, k, factor)

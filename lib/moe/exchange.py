@@ -18,8 +18,8 @@ In Megatron Core this is `all_to_all` of tensor_parallel/mappings.py, which its
 MoEAlltoAllTokenDispatcher calls with `input_splits` and `output_splits`: our send_counts and
 receive_counts.
 
-m routed tokens on a rank, of D elements each: a token is in it once per kept pair (token, expert).
-E experts over ep ranks, E/ep consecutive ones on each.
+m routed tokens on a rank, of D elements each: a token counts once per kept pair (token, expert). E
+experts over ep ranks, E/ep consecutive ones on each.
 """
 
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ def exchange_counts(
     """How many tokens each rank is about to send to each of this rank's experts: (E,) int64 -> (ep,
     E/ep) int64.
 
-    counts: how many tokens this rank has for each of the E experts. Returned [i, e]: how many rank
-    i has for the e-th expert here. Sends: E/ep numbers of 8 bytes to every other rank; ep has to
-    divide E.
+    counts: how many tokens this rank has for each of the E experts. Element [i, e] of the result
+    says how many rank i has for the e-th expert of this rank. Sends: E/ep numbers of 8 bytes to
+    every other rank; ep has to divide E.
     """
     return all_to_all(counts, group).view(dist.get_world_size(group), -1)  # (ep, E/ep)
 
@@ -54,13 +54,15 @@ def exchange_tokens(
     all_to_all: Collective = collectives.all_to_all_at_once,
 ) -> Tensor:
     """Send routed tokens to the ranks that have their experts: (sum(send_counts), D) ->
-    (sum(receive_counts), D), those from rank 0 first, each rank's in the order it had there.
+    (sum(receive_counts), D), those from rank 0 first, each rank's in the order in which it had
+    them.
 
-    routed_tokens: sorted by destination rank. send_counts, receive_counts: how many go to and come
-    from each of the ep ranks; rank i's send_counts[j] is j's receive_counts[i]. Sends: every token
-    for another rank once, D elements; as much in backward, the other way. Backward is an exchange
-    too: all ranks of the group have to call it, in the same order, if one does. all_to_all:
-    all_to_all(tensor, group, send_counts, recv_counts) -> what was received.
+    routed_tokens: sorted by destination rank. send_counts, receive_counts: how many tokens are sent
+    to and received from each of the ep ranks; rank i's send_counts[j] equals rank j's
+    receive_counts[i]. Sends: D elements for every token whose destination is another rank; backward
+    sends as many in the other direction. Backward is an exchange as well: if one rank of the group
+    calls it, all have to, in the same order. all_to_all: called as all_to_all(tensor, group,
+    send_counts, recv_counts); returns what was received.
     """
     return _Exchange.apply(routed_tokens, send_counts, receive_counts, group, all_to_all)
 

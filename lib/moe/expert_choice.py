@@ -11,7 +11,7 @@ Every expert is always full, so we need no auxiliary loss, and there are no empt
 is how many experts a token gets: one may get several, another none. On average a token gets E*C/n =
 factor experts.
 
-There is a catch. Whether a token is taken depends on all other tokens of its set, and also on those
+There is a catch. Whether a token is taken depends on all other tokens of its set, including those
 that come later in the text. A language model that trains in this way uses a little information
 about the future, which it does not have when it generates token by token.
 
@@ -29,8 +29,8 @@ def expert_choice(logits: Tensor, C: int) -> Routing:
     """Each expert's C best tokens: logits (n, E) -> Routing of m = E*C pairs. The weight is the
     token's probability of this expert.
 
-    Slot 0 of an expert has its best token; of equal ones the earlier token comes first. Raises
-    ValueError for a C above n, because an expert takes a token only once.
+    Slot 0 of an expert has its best token; among equally good tokens the earlier one comes first.
+    Raises ValueError for a C above n, because an expert takes a token only once.
     """
     return take(logits.softmax(-1), C)
 
@@ -40,7 +40,7 @@ def assign_by_expert_choice(choice: Choice, n_experts: int, C: int) -> Routing:
     assign_slots=assign_by_expert_choice).
 
     With a gate of one choice per token, C = ceil(factor * n / E). The gate's choices are ignored,
-    so the layer's statistics `dropped` and `auxiliary` mean nothing here; `left_out` does.
+    so of the layer's statistics only `load`, `left_out` and `z` mean anything here.
     """
     return take(choice.probabilities, C)
 

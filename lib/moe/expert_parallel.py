@@ -2,11 +2,11 @@
 Lepikhin et al. 2020).
 
     E = 4, ep = 2      rank 0, its tokens                    rank 1, its tokens
-    gate, dispatch     [e0 e0 e1 | e2 e3]                    [e0 | e2 e2 e3]       each by itself
+    gate, dispatch     [e0 e0 e1 | e2 e3]                    [e0 | e2 e2 e3]       each separately
     exchange           [e0 e0 e1 | e0]      <-- tokens -->   [e2 e3 | e2 e2 e3]    | between senders
     transpose          [e0 e0 e0 | e1]                       [e2 e2 e2 | e3 e3]    | between experts
     experts            y = expert_e(x)                       y = expert_e(x)
-    transpose, exchange, combine: the same way back; weights are applied on the token's own rank
+    transpose, exchange, combine: the same steps in reverse; the token's rank applies the weights
 
 The full forward, with the file of each step. `MoE.forward` (layer.py) has the first two and the
 last; `run` below is what comes between them, and the only part that communicates:
@@ -24,10 +24,10 @@ last; `run` below is what comes between them, and the only part that communicate
 Megatron Core calls it a token dispatcher, `MoEAlltoAllTokenDispatcher`: its `permute` and
 `unpermute` are our dispatch and combine, its `sort_chunks_by_idxs` is our transpose_blocks.
 
-GShard's groups are the ranks' sets of tokens: each rank routes its own, with its own capacity, and
-does not need to know the others'. So only tokens and their counts are sent, and the ranks compute
-what one process does that takes the sets one by one. The loss is then the mean of the ranks'
-losses, auxiliary losses included.
+Each rank's tokens are a set (GShard's group). A rank routes its own tokens with its own capacity,
+and does not need to know what other ranks' tokens choose. So only tokens and their counts are sent,
+and the ranks compute what a single process computes if it takes the sets one by one. The loss is
+then the mean of the ranks' losses, auxiliary losses included.
 
 Sent over all ranks: (ep-1) E counts of 8 bytes; then, for dispatch, for combine and for the
 backward of each, D elements for every kept pair (token, expert) whose expert is on another rank.
@@ -51,15 +51,15 @@ from lib.training.buckets import mark_sharded
 
 # exercise: lab5.ExpertParallelMoE
 class ExpertParallelMoE(MoE):
-    """This rank's part of `moe`, a `lib.moe.layer.MoE` that is alike on all ranks: x (..., D) ->
-    (..., D).
+    """This rank's part of `moe`, a `lib.moe.layer.MoE` that is identical on all ranks: x (..., D)
+    -> (..., D).
 
     It differs from that layer in one step: `run` sends the routed tokens to their experts and back.
-    The router is replicated; of the experts, rank r has E/ep, the first of them r*E/ep, under the
-    names that they have in `moe`: all ranks' state dicts together are `moe`'s. `moe` itself stays
-    as it is. `last`: the Statistics of this rank's tokens. Every rank of the group has to call it,
-    in forward and in backward, even with no tokens at all. all_to_all: drives the exchange, see
-    `exchange_tokens`. Raises ValueError where ep does not divide E.
+    The router is replicated. Rank r has E/ep consecutive experts, starting with r*E/ep, under the
+    names that they have in `moe`, so all ranks' state dicts together give that of `moe`. `moe`
+    itself is not changed. `last`: the Statistics of this rank's tokens. Every rank of the group has
+    to call the layer, in forward and in backward, even without any tokens. all_to_all: used for the
+    exchange, see `exchange_tokens`. Raises ValueError if ep does not divide E.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class ExpertParallelMoE(MoE):
         mark_sharded(self.experts.parameters(), group)
 
     def run(self, routed_tokens: Tensor) -> Tensor:
-        """The routed tokens through their experts, on whichever rank these are: (m, D), sorted by
-        expert, -> (m, D)."""
+        """Run the routed tokens through their experts, whichever ranks these are on: (m, D), sorted
+        by expert, -> (m, D)."""
         load = self.last.load  # (E,)
         # (ep, E/ep)  by sender and expert
         received = exchange_counts(load, self.group, self.all_to_all)
@@ -101,8 +101,8 @@ class ExpertParallelMoE(MoE):
 
 
 def own_experts(n_experts: int, group: Group = None) -> range:
-    """The numbers of this rank's experts, a range of E/ep. Raises ValueError where
-    ep does not divide E."""
+    """The indices of this rank's experts, a range of E/ep. Raises ValueError if ep does not divide
+    E."""
     rank, ep = dist.get_rank(group), dist.get_world_size(group)
     if n_experts % ep:
         fits = [n_experts - n_experts % ep, n_experts - n_experts % ep + ep][n_experts < ep :]
@@ -115,11 +115,11 @@ def own_experts(n_experts: int, group: Group = None) -> range:
 
 
 def transpose_blocks(rows: Tensor, counts: Tensor) -> Tensor:
-    """Reorder blocks of rows, of counts[i, j] rows each: they come with i in the outer loop, and
-    leave with j in it.
+    """Reorder blocks of rows, of counts[i, j] rows each, from i in the outer loop to j in the outer
+    loop.
 
-    rows: (sum(counts), D), such as routed tokens. counts: (a, b) int64. Its inverse is itself with
-    counts.t(). Megatron Core: `sort_chunks_by_idxs`.
+    rows: (sum(counts), D), such as routed tokens. counts: (a, b) int64. Calling it again with
+    counts.t() restores the order. Megatron Core: `sort_chunks_by_idxs`.
     """
     a, b = counts.shape
     blocks = rows.split(counts.flatten().tolist())

@@ -8,8 +8,9 @@
     L = cross-entropy + auxiliary * sum over layers of (E sum_e f_e P_e)
                       + z * sum over layers of (mean (log sum exp)^2)
 
-With one expert per token (Switch) the layer has E times the parameters of the MLP that it replaces,
-and computes as much per token. So it does with k experts per token, if each has 1/k of the width.
+With one expert per token (Switch), the layer has E times the parameters of the MLP that it
+replaces, and the same computation per token. With k experts per token, the computation is the same
+if each expert has 1/k of the width.
 
 On ranks, each rank has its own sequences, and its loss is that of its own tokens. We train on the
 mean of these losses; call `reduce_gradients` (gradients.py) after backward to get its gradients. A
@@ -57,13 +58,13 @@ class MoEBlock(nn.Module):
 
 
 class MoEGPT(GPT):
-    """A `lib.training.model.GPT` whose blocks 1, 3, 5, ... have E experts in place of the MLP.
-    `seed` alone decides all weights.
+    """A `lib.training.model.GPT` whose blocks 1, 3, 5, ... have E experts in place of the MLP. The
+    weights depend only on `seed`.
 
     gate, factor, assign_slots: see `lib.moe.layer.MoE`; a gate that is a module is copied for every
-    layer. expert_hidden: the width of an expert's MLP; left out: the shape's.
-    auxiliary, z: what the two auxiliary losses are multiplied with (0.01: Switch; 0.001: ST-MoE).
-    Raises ValueError for a shape with no second block.
+    layer. expert_hidden: the width of an expert's MLP, by default the shape's. auxiliary, z: the
+    factors of the two auxiliary losses (0.01: Switch; 0.001: ST-MoE). Raises ValueError for a shape
+    with no second block.
     """
 
     def __init__(
@@ -102,9 +103,9 @@ class MoEGPT(GPT):
     def forward(self, tokens: Tensor, first: int | None = None) -> Tensor:
         """tokens (B, T) int64 -> logits (B, T, V).
 
-        first: the number of the first of these B*T tokens in the entire run, over all ranks and
-        steps. A gate that samples needs it: each token draws by its own number, so one process and
-        many ranks sample alike.
+        first: the index of the first of these B*T tokens in the entire run, over all ranks and
+        steps. A gate that samples needs it, because what a token draws depends on its index, so one
+        process and many ranks take the same samples.
         """
         x = self.embedding(tokens)  # (B, T, D)
         for i, block in enumerate(self.blocks):
@@ -116,7 +117,7 @@ class MoEGPT(GPT):
         return self.head(self.norm(x))  # (B, T, V)
 
     def loss(self, tokens: Tensor, targets: Tensor, first: int | None = None) -> Tensor:  # type: ignore[override]
-        """Cross-entropy, the mean over these tokens, and the layers' auxiliary losses: ()."""
+        """The mean cross-entropy over these tokens plus the layers' auxiliary losses: ()."""
         prediction = cross_entropy(self(tokens, first), targets)
         seen: list[Any] = [layer.last for layer in self.moe_layers]
         return (
@@ -129,12 +130,12 @@ class MoEGPT(GPT):
 def expert_parallel_gpt(
     model: GPT, group: Group = None, all_to_all: Collective = collectives.all_to_all_at_once
 ) -> GPT:
-    """This rank's part of `model`, a MoEGPT that is alike on all ranks; `model` itself stays as it
-    is.
+    """This rank's part of `model`, a MoEGPT that is identical on all ranks; `model` itself is not
+    changed.
 
-    Everything but the experts is replicated; the names of parameters stay. Give every rank its own
-    sequences. Sends nothing now; later see `ExpertParallelMoE`. Raises ValueError where ep does not
-    divide E.
+    Everything but the experts is replicated, and parameters keep their names. Give every rank its
+    own sequences. This call sends nothing; for what the model sends, see `ExpertParallelMoE`.
+    Raises ValueError if ep does not divide E.
     """
     part = copy.deepcopy(model)
     for block in part.blocks:
@@ -145,8 +146,8 @@ def expert_parallel_gpt(
 
 @torch.no_grad()
 def initialise(moe, n_layers, generator):
-    """As GPT-2's MLP, and the router too: normal(0, 0.02), biases 0, what writes to the
-    residual stream less."""
+    """Initialise the experts like GPT-2's MLP, and the router as well: weights normal(0, 0.02),
+    scaled down where they write to the residual stream; biases 0."""
     for part in (moe.router, *moe.experts):
         for name, parameter in part.named_parameters():
             if name.endswith("bias"):

@@ -1,30 +1,30 @@
-"""Experts and data parallelism: which gradients are summed over which ranks, and divided by what.
+"""Experts and data parallelism: over which ranks each gradient is summed, and the divisor.
 
     dp = 2, ep = 2, E = 4  holds                           exchanges tokens  same experts (expert
                                                            (ep group)        data-parallel group)
-    rank 0                 experts 0 1, all that is dense  0 1               0 2
-    rank 1                 experts 2 3, all that is dense  0 1               1 3
-    rank 2                 experts 0 1, all that is dense  2 3               0 2
-    rank 3                 experts 2 3, all that is dense  2 3               1 3
+    rank 0                 experts 0 1, all dense weights  0 1               0 2
+    rank 1                 experts 2 3, all dense weights  0 1               1 3
+    rank 2                 experts 0 1, all dense weights  2 3               0 2
+    rank 3                 experts 2 3, all dense weights  2 3               1 3
 
-Each of N = dp * ep ranks has tokens of its own and a loss L_r of them. The loss is L = 1/N sum_r
-L_r, so for whichever parameter w
+Each of the N = dp * ep ranks has its own tokens and a loss L_r over them. The loss is
+L = 1/N sum_r L_r, so the gradient of every parameter w is
 
     g = 1/N sum_r dL_r/dw          over all N ranks
 
 and the two kinds differ only in where the terms are after backward:
 
     dense   rank r has its own dL_r/dw                sum over all ranks,               divide by N
-    expert  tokens of the whole ep group came to it,  sum over the ranks that have it,  divide by N
-            and their gradients with them: the sum
-            over that group is there
+    expert  its rank received the tokens of the ep    sum over the ranks that have it,  divide by N
+            group and their gradients, so it already
+            has the sum over that group
 
 A common mistake is to divide an expert's sum by the number of dp ranks that have it, which makes
 its gradient ep times too large. Adam hides this, because a constant factor makes no difference to
-it. SGD shows it, and so does the norm with which gradients are clipped.
+it. SGD shows it, and so does the global norm by which gradients are clipped.
 
-If ranks have unequally many tokens, L is still the mean of the L_r. For the mean over all n tokens,
-multiply each L_r by N n_r / n before backward.
+If ranks have different numbers of tokens, L is still the mean of the L_r. For the mean over all n
+tokens, multiply each L_r by N n_r / n before backward.
 
 Sources: GShard (Lepikhin et al. 2020); DeepSpeed-MoE (Rajbhandari et al. 2022), whose two kinds of
 groups these are.
@@ -41,8 +41,8 @@ from lib.training.buckets import flatten, gradient, unflatten
 
 
 def expert_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """This rank's experts' parameters, of all ExpertParallelMoE layers of `model`, in
-    order, each once."""
+    """The parameters of this rank's experts, in all ExpertParallelMoE layers of `model`, in order,
+    each once."""
     layers = [module for module in model.modules() if isinstance(module, ExpertParallelMoE)]
     return list(dict.fromkeys(p for layer in layers for p in layer.experts.parameters()))
 
@@ -55,13 +55,13 @@ def reduce_gradients(
     world: Group = None,
     all_reduce: Collective = collectives.all_reduce,
 ) -> None:
-    """Replace every gradient of `model` by that of the mean of all ranks' losses. Call it once,
-    after backward.
+    """Replace every gradient of `model` by the gradient of the mean of all ranks' losses. Call it
+    once, after backward.
 
     expert_dp_group: the ranks with the same experts as this one; `lib.collectives.node_groups(ep)`
     gives the ep group and this one. world: the group of all N ranks. Frozen parameters are left
-    alone, unused ones count as zeros. Sends: an all-reduce of the experts' gradients over
-    expert_dp_group and one of all others over `world`.
+    alone, and the gradients of unused ones count as zeros. Sends: an all-reduce of the experts'
+    gradients over expert_dp_group and one of all others over `world`.
     """
     experts = expert_parameters(model)
     ids = set(map(id, experts))

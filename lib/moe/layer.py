@@ -1,21 +1,21 @@
-"""The sparse layer: many experts, of which each token runs through k (Shazeer et al. 2017).
+"""The sparse layer: it has many experts, and each token runs through k (Shazeer et al. 2017).
 
-    token 5 on its way, E = 4, k = 2        `MoE.forward`
+    the path of token 5, E = 4, k = 2       `MoE.forward`
     logits    .9  2.2  .4  1.7              router
     choice    expert 1 (.62), 3 (.38)       gate             which experts it asks for
     routing   (5, 1, slot 0), (5, 3, -)     assign_slots     expert 3 is full: that pair is dropped
     routed    x_5                           dispatch         one copy for each pair that is kept
-    routed    expert_1(x_5)                 run              each expert on the tokens it was given
+    routed    expert_1(x_5)                 run              each expert on its own tokens
     y_5       .62 expert_1(x_5)             combine          y_t = sum over e of w_te expert_e(x_t)
 
-Parameters grow with E, compute per token with k alone: that is the whole idea. A token that found
-no slot gets zeros.
+The number of parameters grows with E, whereas the computation per token depends only on k. That is
+the whole idea. A token that gets no slot from any of its experts has an output of zeros.
 
 n tokens of one set, D hidden, E experts, k choices a token, C slots per expert, m kept pairs.
 
-The tokens of one call are one set: they share the slots. In expert parallelism each rank's tokens
-are a set; to compute in one process what the ranks compute, call the layer once per rank's tokens,
-and take the mean of the auxiliary losses.
+The tokens of one call are one set, and share the experts' slots. With expert parallelism, each
+rank's tokens are a set of their own. To compute in a single process what the ranks compute, call
+the layer once for each rank's tokens, and take the mean of the auxiliary losses.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,31 +32,32 @@ from lib.moe.gates import switch_gate
 
 
 class Statistics(NamedTuple):
-    """What a layer saw in its last forward. The two losses carry their graph: add them to
-    the loss, scaled."""
+    """What a layer recorded in its last forward. The two losses are part of the autograd graph:
+    scale them and add them to the loss."""
 
-    experts: torch.Tensor  # (n, k)  int64, what each token asked for
+    experts: torch.Tensor  # (n, k)  int64, the experts that each token asked for
     requested: torch.Tensor  # (E,)  int64, pairs that asked for each expert
     load: torch.Tensor  # (E,)  int64, pairs that each expert got: at most C
     dropped: torch.Tensor  # ()  int64, pairs that found no slot
-    # ()  int64, tokens that got no expert at all: the layer gives zeros for them
+    # ()  int64, tokens that got no slot at all: the layer's output for them is zeros
     left_out: torch.Tensor
     auxiliary: torch.Tensor  # ()  balance.auxiliary_loss
     z: torch.Tensor  # ()  balance.z_loss
 
 
 class MoE(nn.Module):
-    """x (..., D), of two dims or more, -> (..., D). All its tokens are one set.
+    """A router and E experts: x (..., D), with two or more dimensions, -> (..., D). All tokens of a
+    call are one set.
 
-    hidden: D. experts: E modules, each (rows, D) -> (rows, D), and able to take 0 rows.
-    gate: logits (n, E) -> Choice; one that samples takes `uniform` (n,) too, and forward hands it
-    on. factor: the capacity factor. assign_slots: (choice, E, C) -> Routing: `assign_slots`,
-    `reroute`, `assign_by_expert_choice`. dispatch, combine: as in dispatch.py. The router is made
-    here, on torch's default device.
-    After forward, `last` holds its Statistics. Sends nothing.
+    hidden: D. experts: E modules, each of which maps (rows, D) to (rows, D) and accepts 0 rows.
+    gate: logits (n, E) -> Choice; a gate that samples also takes `uniform` (n,), which forward
+    passes on. factor: the capacity factor. assign_slots: (choice, E, C) -> Routing, for example
+    `assign_slots`, `reroute` or `assign_by_expert_choice`. dispatch, combine: as in dispatch.py.
+    The router is created here, on torch's default device. After forward, `last` holds its
+    Statistics. Sends nothing.
     """
 
-    experts: Any  # a ModuleList, or the ModuleDict of this rank's own, by their number
+    experts: Any  # a ModuleList; with expert parallelism a ModuleDict of this rank's, by index
     last: Statistics | None
 
     def __init__(
@@ -84,8 +85,8 @@ class MoE(nn.Module):
         return self.combine(routed_tokens, routing, len(tokens)).view_as(x)  # (..., D)
 
     def route(self, tokens: Tensor, uniform: Tensor | None = None) -> Routing:
-        """Where the tokens go: (n, D) -> Routing. Sets `last`. A router in float32 may
-        route tokens in 16 bits."""
+        """Decide to which experts the tokens go: (n, D) -> Routing. Sets `last`. The router sees
+        the tokens in its own dtype, so it can be in float32 when they have 16 bits."""
         logits = self.router(tokens.to(self.router.weight.dtype))  # (n, E)
         choice = self.gate(logits) if uniform is None else self.gate(logits, uniform)
         n, n_experts = logits.shape
@@ -95,19 +96,19 @@ class MoE(nn.Module):
         return routing
 
     def run(self, routed_tokens: Tensor) -> Tensor:
-        """The routed tokens through their experts: (m, D), sorted by expert, -> (m, D). The one
-        step that differs where the experts are on other ranks (expert_parallel.py)."""
+        """Run the routed tokens through their experts: (m, D), sorted by expert, -> (m, D). This is
+        the only step that differs if the experts are on other ranks (expert_parallel.py)."""
         return run_experts(self.experts, routed_tokens, self.last.load)
 
     def __getstate__(self):
-        """A copy starts without `last`: tensors with a graph can be neither copied
-        nor sent to a rank."""
+        """A copy starts without `last`, because tensors that are part of an autograd graph can be
+        neither copied nor sent to a rank."""
         return self.__dict__ | {"last": None}
 
 
 def statistics(logits: Tensor, choice: Choice, routing: Routing) -> Statistics:
-    """The Statistics of a set: of its logits (n, E), of what its tokens asked for, and of
-    what they got."""
+    """The Statistics of a set, from its logits (n, E), what its tokens asked for, and what they
+    got."""
     n, n_experts = logits.shape
     return Statistics(
         experts=choice.experts,
@@ -121,11 +122,11 @@ def statistics(logits: Tensor, choice: Choice, routing: Routing) -> Statistics:
 
 
 def run_experts(experts: Iterable[nn.Module], routed_tokens: Tensor, load: Tensor) -> Tensor:
-    """Each expert on its own tokens: (m, D), sorted by expert, -> (m, D). load: (E,), how many
+    """Run each expert on its own tokens: (m, D), sorted by expert, -> (m, D). load: (E,), how many
     tokens each expert has.
 
-    An expert without tokens runs on none: its gradient is then zeros, not missing, and every rank
-    reduces the same list.
+    An expert without tokens runs on 0 rows. Its gradients are then zeros instead of None, so every
+    rank reduces the same list of gradients.
     """
     of_each = routed_tokens.split(load.tolist())
     return torch.cat([expert(its) for expert, its in zip(experts, of_each, strict=True)])  # (m, D)

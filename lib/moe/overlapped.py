@@ -7,20 +7,20 @@ time, while a shared expert and the other half are computed.
     in halves   compute  [ shared A ][experts A ][experts B][shared B ]
                 wire     [dispatch A][dispatch B][combine A][combine B]
 
-The tokens of one half do not depend on the other's. A layer that routes both halves first, and
-starts their exchanges before it computes, has something to compute whenever tokens are in flight
-(Tutel, Hwang et al. 2022; DualPipe, DeepSeek-V3 2024: two micro-batches; Megatron Core:
+The tokens of one half do not depend on those of the other. A layer that routes both halves first,
+and starts their exchanges before it computes, has something to compute whenever tokens are in
+flight (Tutel, Hwang et al. 2022; DualPipe, DeepSeek-V3 2024: two micro-batches; Megatron Core:
 `--overlap-moe-expert-parallel-comm` and `--moe-shared-expert-overlap`).
 
-Backward is the mirror image, and needs no code of its own. Autograd runs the backward passes in the
-opposite order, and the exchange is two functions, each of which is the other's backward:
+Backward is the mirror image, and needs no code of its own. Autograd runs the backward passes in
+reverse order, and the exchange is two functions, each of which is the other's backward:
 
     forward   start A      shared A     wait A      experts A
     backward  wait A   <-  shared A  <- start A  <- experts A  the gradients' exchange is started by
                                                                the backward of wait
 
-Sent over all ranks: as `ExpertParallelMoE`, and (ep-1) E counts of 8 bytes more: every half has its
-own.
+Sent over all ranks: what `ExpertParallelMoE` sends, and another (ep-1) E counts of 8 bytes, because
+each half has its own.
 
 n tokens of this rank, D hidden, E experts over ep ranks, m kept pairs of a half.
 """
@@ -50,13 +50,14 @@ def start_exchange(
     all_to_all: Collective = collectives.all_to_all_at_once,
     start: Callable[..., Any] = collectives.start,
 ) -> Callable[[], Tensor]:
-    """Begin `exchange_tokens` in the background; returns wait() -> (sum(receive_counts), D), to be
-    called once.
+    """Start `exchange_tokens` in the background. Returns wait() -> (sum(receive_counts), D), which
+    is to be called once.
 
-    Backward: the backward of wait() starts the exchange of the gradients in the background; the
-    backward of start_exchange waits for it. start: start(all_to_all, tensor, group, counts, counts)
-    -> work, as `collectives.start`. Until wait() `routed_tokens` may not be changed, and the group
-    is reserved for the exchange in flight. Sends: as `exchange_tokens`.
+    In backward, the backward of wait() starts the exchange of the gradients in the background, and
+    the backward of start_exchange waits for it. start: called as start(all_to_all, tensor, group,
+    counts, counts) -> work, like `collectives.start`. Until wait() is called, `routed_tokens` may
+    not be changed, and the group is reserved for the exchange in flight. Sends: what
+    `exchange_tokens` sends.
     """
     way = _Way(send_counts, receive_counts, group, all_to_all, start)
     tie = _Leave.apply(routed_tokens, way)
@@ -99,11 +100,11 @@ class _Arrive(torch.autograd.Function):
 
 
 class SharedMoE(ExpertParallelMoE):
-    """y = shared(x) + the mixture, one after the other: x (..., D) -> (..., D). moe, group,
-    all_to_all: its parent's.
+    """y = shared(x) + the mixture's output, computed one after the other: x (..., D) -> (..., D).
+    moe, group, all_to_all: as in ExpertParallelMoE.
 
-    shared: a module (rows, D) -> (rows, D), alike on all ranks, which is copied (DeepSeekMoE, Dai
-    et al. 2024). start: what begins an exchange in the background, for `halves`.
+    shared: a module (rows, D) -> (rows, D), identical on all ranks, which is copied (DeepSeekMoE,
+    Dai et al. 2024). start: starts an exchange in the background; used by `halves`.
     """
 
     def __init__(
@@ -122,10 +123,10 @@ class SharedMoE(ExpertParallelMoE):
         return self.shared(tokens).view_as(x) + super().forward(x, uniform)
 
     def halves(self, tokens: Tensor, uniform: Tensor | None = None) -> tuple["Half", "Half"]:
-        """Both halves of a set of n tokens, routed: (Half, Half). The first has ceil(n/2) tokens.
+        """Route a set of n tokens and split it: (Half, Half). The first half has ceil(n/2) tokens.
 
-        They are routed together, so that slots are given out as in one set. Sends: 2 E/ep counts to
-        each other rank.
+        The halves are routed together, so that slots are assigned as in one set. Sends: 2 E/ep
+        counts to each other rank.
         """
         routing, first = self.route(tokens, uniform), (len(tokens) + 1) // 2
         is_second = routing.token >= first
@@ -185,8 +186,8 @@ class Half:
 
 # exercise: lab5.OverlappedMoE
 class OverlappedMoE(SharedMoE):
-    """A SharedMoE whose tokens are sent while it computes what does not depend on them: x (..., D)
-    -> (..., D), the same."""
+    """A SharedMoE that sends tokens while it computes what does not depend on them: x (..., D) ->
+    (..., D), with the same result."""
 
     def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
         a, b = self.halves(x.flatten(0, -2), uniform)

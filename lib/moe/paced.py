@@ -32,7 +32,7 @@ from lib.moe.layer import MoE
 from lib.moe.overlapped import SharedMoE
 
 SECONDS = 100e-6  # per routed token
-TOKENS, D, RATE = 800, 256, 5.7e6  # of a rank; elements of a token; bytes per second of the link
+TOKENS, D, RATE = 800, 256, 5.7e6  # per rank; elements per token; the link's bytes per second
 # What a rank does in each lane of the picture, in order. A and B are the halves of the batch, and '
 # marks the backward pass.
 PLAIN = {
@@ -114,7 +114,7 @@ def steps(
 
 
 def milliseconds(spans: Sequence) -> float:
-    """Milliseconds from the begin of the first span to the end of the last."""
+    """Milliseconds from the start of the first span to the end of the last."""
     return 1e3 * (max(end for _, _, end, _ in spans) - min(begin for _, begin, *_ in spans))
 
 
@@ -126,8 +126,8 @@ WAYS_TO_ROUTE = {  # how much the router prefers later experts, and the capacity
 
 
 def waiting_layer(dropless: Callable, tilt: float, factor: float) -> tuple[float, int, int]:
-    """One forward pass of 512 tokens on this rank, top-2 of 8 experts: (seconds, routed tokens
-    that this rank computes, pairs of this rank that were dropped)."""
+    """Run the forward pass of 512 tokens on this rank, top-2 of 8 experts. Returns (seconds, routed
+    tokens that this rank computes, pairs of this rank that were dropped)."""
     generator, seen = torch.Generator(backend.device()).manual_seed(dist.get_rank()), [0]
     logits = torch.randn(512, 8, generator=generator) + torch.linspace(0, tilt, 8)
     choice = top_k_gate(logits, 2)
@@ -163,7 +163,7 @@ def slowest(ranks: Any) -> dict[str, list[float]]:
 
 
 def hottest(ranks: Any) -> dict[str, int]:
-    """{way: how many routed tokens the rank computes that has the most}."""
+    """{way: the largest number of routed tokens that any rank computes}."""
     return {way: int(_table(ranks, way)[:, 0, 1].max()) for way in WAYS_TO_ROUTE}
 
 

@@ -1,4 +1,4 @@
-"""Compares models with experts with a dense one after equally many steps: trains them with three
+"""Compares models with experts to a dense one after equally many steps: trains them with three
 seeds, and stores their validation losses.
 
     run                       in place of MLPs of width 256            parameters  used per token
@@ -103,16 +103,16 @@ def losses() -> dict[str, np.ndarray]:
 
 
 def gains() -> dict[str, np.ndarray]:
-    """{run: (seeds,) nats per character by which it ends below dense with the same seed}."""
+    """{run: (seeds,) nats per character by which the run ends below dense with the same seed}."""
     found = losses()
     return {run: (found["dense"] - of)[:, -1] for run, of in found.items() if run != "dense"}
 
 
 class StepRounds:
-    """Called, it trains "dense" and "8 experts" for a step in turns with a large matmul, in this
-    process, and returns {"dense", "8 experts", "matmul": (rounds,) seconds}."""
+    """When called, trains "dense" and "8 experts" for a step each, in turns with a large matmul, in
+    this process, and returns {"dense", "8 experts", "matmul": (rounds,) seconds}."""
 
-    # of a step: both runs multiply a token with as many weights, but for the router's
+    # of a step; both runs use equally many weights per token, except for the router's
     operations = BATCH * SHAPE.seq_len * mfus.operations_per_token(SHAPE)
 
     def __init__(self, rounds: int = 10) -> None:
@@ -126,13 +126,15 @@ class StepRounds:
         return in_turns(self.sides, self.rounds)
 
     def mfu(self, run: str) -> Any:
-        """What reads the MFU of a run from the seconds: (rounds,), against the large matmul."""
+        """A function that computes the MFU of a run, (rounds,), from the seconds; the peak is the
+        large matmul's rate."""
         peak = 2 * mfus.CPU**3
         return lambda t: self.operations / t[run] / (peak / t["matmul"])
 
 
 def loss_after(run: str, steps: float) -> float:
-    """The mean stored validation loss of a run after so many steps, between those stored."""
+    """The mean stored validation loss of a run after this many steps, interpolated between those
+    stored."""
     return float(np.interp(steps, stored()["steps"], losses()[run].mean(0)))
 
 

@@ -6,7 +6,7 @@ Scheduling, which is plain Python without torch and without ranks:
                    action needs whose result
     schedules.py   relay (naive model parallelism), GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V,
                    DualPipeV
-    validate.py    can the ranks run it? if not, the action at fault, or the cycle of waits
+    validate.py    whether ranks can run it; if not, the action at fault, or the cycle of waits
     simulate.py    when each action runs, the bubble, what is kept; a schedule as text
     measured.py    the times of a run's actions and messages, as inputs of the simulation
     balance.py     layers into stages

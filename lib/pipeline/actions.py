@@ -51,7 +51,7 @@ class Action(NamedTuple):
 
 
 def parse(text: str) -> Action:
-    """The Action that is written `text`, such as "2F0". Raises ValueError if `text` is not of that
+    """The Action that `text` stands for, such as "2F0". Raises ValueError if `text` is not of that
     form."""
     found = TEXT.fullmatch(text)
     if not found:
@@ -174,8 +174,9 @@ def messages(schedule: Sequence[Sequence[Action]]) -> list[tuple[Action, Action]
     """[(action, target)] for every result that is sent to another rank, by sender and in the order
     of sending.
 
-    2(p-1)m of them with one stage per rank; with v stages on each of several ranks 2(v p - 1)m
-    in a loop, and 2 v (p-1)m in a V, where a rank passes results to itself at every turn.
+    With one stage per rank there are 2(p-1)m of them. With v stages on each of several ranks there
+    are 2(v p - 1)m in a loop, and 2 v (p-1)m in a V, where a rank passes results to itself at every
+    turn.
     """
     dependencies = Dependencies(schedule)
     pairs = [(action, dependencies.receiver(action)) for actions in schedule for action in actions]

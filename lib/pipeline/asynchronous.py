@@ -121,8 +121,8 @@ class PipeDream(Pipeline):
 
 
 class UpdatingStage(Stage):
-    """A stage that updates after every `backwards_per_update` backwards. Version k of its weights:
-    after k updates."""
+    """A stage that updates after every `backwards_per_update` backwards. Version k of its weights
+    is the one after k updates."""
 
     def __init__(self, module, is_first, optimizer_for, stash, backwards_per_update):
         super().__init__(module, is_first)

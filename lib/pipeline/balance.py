@@ -28,7 +28,7 @@ def balance(costs: Sequence[float], p: int) -> list[range]:
     stage 1's, ...].
 
     costs: one per layer, not negative: seconds, or anything that adds up. Every stage has at least
-    one layer. Raises ValueError where there are no layers, or more stages than layers.
+    one layer. Raises ValueError if there are no layers, or more stages than layers.
     """
     n_layers = len(costs)
     if not n_layers:

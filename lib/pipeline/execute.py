@@ -1,5 +1,5 @@
 """Executes any valid list of actions on ranks: what each action waits for, and when tensors are
-sent. The function that computes is given.
+sent. The function that computes is an argument.
 
     rank 0  0F0 ---activation---> rank 1  1F0
             0B0 <---gradient-----         1B0
@@ -32,7 +32,7 @@ def execute(steps, dependencies, compute, shape_of, links, record=None):
     dependencies: `Dependencies(schedule)`, the placement of its stages and the dependency graph of
         its actions.
     compute: compute(action, given) -> the tensor that `dependencies.target(action)` needs, or None
-        where there is none. given: the result of `dependencies.source(action)`, received or made on
+        if there is none. given: the result of `dependencies.source(action)`, received or made on
         this rank; None if it has no source.
     shape_of: shape_of(action) -> (shape, dtype) of the result of an action of another rank.
     record: called after each action with its Bar (rank, action, start, end), in seconds of a clock

@@ -40,7 +40,7 @@ from torch.overrides import TorchFunctionMode
 
 class DeferredWgrad(TorchFunctionMode):
     """Defers the gradients of weights (wgrad): inside, F.linear appends to the list `deferred` what
-    its weight's gradient needs. For forward, and for I."""
+    its weight's gradient needs. Use it for forward and for I."""
 
     def __init__(self, deferred):
         super().__init__()

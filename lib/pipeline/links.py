@@ -30,17 +30,17 @@ class Links(NamedTuple):
     ranks: list[int]  # the global rank of each pipeline rank
     # (pipeline rank that sends, that receives), this rank's only
     groups: dict[tuple[int, int], dist.ProcessGroup]
-    # of the first and the last pipeline rank; None elsewhere, and where they are one
+    # of the first and the last pipeline rank; None on others, and if the two are the same
     ends: dist.ProcessGroup | None
 
     def receive(self, out, frm):
-        """Post a receive for what pipeline rank `frm` sends next; `out` is filled when the `wait()`
-        of what this returns ends."""
+        """Post a receive for what pipeline rank `frm` sends next. When `wait()` of the returned
+        object ends, `out` is filled."""
         group = self.groups[frm, self.rank]
         return p2p.post([], [(out, dist.get_group_rank(group, self.ranks[frm]))], group)
 
     def send(self, tensor, to):
-        """Begin to send `tensor` to pipeline rank `to`; after the `wait()` of what this returns,
+        """Start to send `tensor` to pipeline rank `to`. When `wait()` of the returned object ends,
         `tensor` may be changed."""
         group = self.groups[self.rank, to]
         to = dist.get_group_rank(group, self.ranks[to])
@@ -68,7 +68,7 @@ def connect(pipelines: Any = None) -> Any:
     """Make the links of one or several pipelines; returns this rank's Links, or None if it is in
     none of them.
 
-    pipelines: for each its global ranks, in the order of the pipeline; left out: one, of all ranks
+    pipelines: for each its global ranks, in the order of the pipeline; by default one, of all ranks
     in their order. Every rank of the world must call it, with the same list; once is enough for any
     number of runs. Sends: one byte each way over every link, so that all of them are open. Raises
     ValueError for a rank that is listed twice.
@@ -88,8 +88,8 @@ def connect(pipelines: Any = None) -> Any:
         for frm, to in sorted({(i, (i + step) % p) for i in range(p) for step in (1, -1) if p > 1}):
             group = dist.new_group([ranks[frm], ranks[to]])
             if me in (ranks[frm], ranks[to]):
-                # NCCL connects at the first message, and both ranks wait until then: so before the
-                # run, not during it.
+                # NCCL connects at the first message, and both ranks wait for that. We send one here
+                # so that this does not happen during the run.
                 barrier(group)
                 groups[frm, to] = group
         if p > 1:

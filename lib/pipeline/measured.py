@@ -19,8 +19,8 @@ when it was sent,
 If the receiver was computing, the message's time is unknown: the action started when the receiver
 was free, and the message may have arrived long before.
 
-The simulation leaves out, and the difference therefore is: variation between the F of a stage,
-messages that slow each other down, and what a rank does between two actions.
+The two differ by what the simulation leaves out: variation between the F of a stage, messages that
+slow each other down, and what a rank does between two actions.
 """
 
 from collections.abc import Sequence

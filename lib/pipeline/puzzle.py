@@ -1,4 +1,4 @@
-"""The puzzle of Lab 2: find the schedule with the shortest makespan, where stages differ, messages
+"""The puzzle of Lab 2: find the schedule with the shortest makespan when stages differ, messages
 take time and memory is limited.
 
     LEVELS[1]    2 ranks, 4 micro-batches     LEVELS[3].of_1f1b           the makespan of 1F1B

@@ -32,17 +32,16 @@ from lib.collectives import p2p
 def relay_step(
     stage: nn.Module, x: Tensor, target: Tensor, loss_fn: Callable[..., Tensor], group: Group = None
 ) -> Tensor | None:
-    """One batch forward through the stages of `group` and back; adds the gradients that a single
-    process would compute to every `.grad`.
+    """Run one batch forward through the stages of `group` and back, and add the gradients that a
+    single process would compute to every `.grad`.
 
-    stage: this rank's module; rank i of the group has stage i. It takes one tensor and gives one.
-    x: on the first rank the batch, (B, ...), maybe of integers (tokens). On the others any tensor
-    of the shape and dtype of what the previous rank sends: the receiver must know them, because
-    only the elements are sent. Its values are ignored.
-    target: read on the last rank. loss_fn(y, target) -> (), called there alone.
-    Returns the loss, detached (), on the last rank; None elsewhere.
-    Sends: y_i to the next rank, once it is computed; after backward grad x_i to the previous one.
-    2(p-1) messages.
+    stage: this rank's module; rank i of the group has stage i. It takes one tensor and returns one.
+    x: on the first rank the batch, (B, ...), which may be of integers (tokens). On the other ranks
+    any tensor with the shape and dtype of what the previous rank sends, because only the elements
+    are sent; its values are ignored. target: read on the last rank. loss_fn(y, target) -> (),
+    called only there. Returns the loss, detached, (), on the last rank; None on the others. Sends:
+    y_i to the next rank, once it is computed, and after backward grad x_i to the previous one;
+    2(p-1) messages in total.
     """
     rank, last = dist.get_rank(group), dist.get_world_size(group) - 1
     if rank > 0:

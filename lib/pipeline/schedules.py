@@ -26,9 +26,9 @@ GPipe       (p-1) / (m+p-1)                      m
 1F1B wastes as much time as GPipe, but a micro-batch's activations live only until its B, which
 comes soon. So m may grow until the bubble is small, and the memory does not.
 
-Every schedule here runs its backwards in the order 0, 1, ... m-1, so that gradients add up in one
-order and two schedules give the same bits. (The figure in the GPipe paper runs them from m-1 down
-to 0: same bubble, same memory.)
+Every schedule here runs its backwards in the order 0, 1, ... m-1, so that gradients add up in the
+same order and two schedules give the same bits. (The figure in the GPipe paper runs them from m-1
+down to 0, with the same bubble and the same memory.)
 
 Sources: GPipe, Huang et al. 2019; 1F1B, PipeDream (Narayanan et al. 2019), which does not flush;
 with the flush it is PipeDream-Flush (Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN
@@ -62,7 +62,7 @@ def forward_only(p, m, v=1, placement=loop):
     list per rank.
 
     With several stages on a rank, p micro-batches pass through one of them before the first enters
-    the next: as many as it takes until the first is back from the other ranks.
+    the next, because that is how long the first takes to come back from the other ranks.
     """
     at_least_one(p=p, m=m, v=v)
     stage_ranks = placement(p, v * p)
@@ -73,10 +73,12 @@ def forward_only(p, m, v=1, placement=loop):
 
 # exercise: lab2.one_f_one_b
 def one_f_one_b(p: int, m: int) -> list[list[Action]]:
-    """Warmup forwards, then one forward, one backward in turn. Returns a list per rank.
+    """Warmup forwards, then one forward and one backward in turn, then the backwards that are left.
+    Returns a list per rank.
 
-    Rank i runs p-1-i forwards ahead, one for each rank downstream of it: enough to keep them all at
-    work when gradients begin to come back, and no more, for each of them is kept in memory.
+    Rank i runs p-1-i forwards ahead, one for each rank downstream of it. That is enough to keep
+    them all busy until gradients begin to come back. It runs no more than that, because each of
+    them is kept in memory.
     """
     at_least_one(p=p, m=m)
     forwards = [[Action(rank, "F", j) for j in range(m)] for rank in range(p)]
@@ -240,7 +242,7 @@ def zb_v(p: int, m: int) -> list[list[Action]]:
     (p-1)(F + I + W) of stages that are twice as large, so six times as long.
 
     The order is that of torch's ScheduleZBVZeroBubble. With fewer than 2p-1 micro-batches it is the
-    schedule for 2p-1, without those that are not there.
+    schedule for 2p-1, without the actions of the missing ones.
     """
     at_least_one(p=p, m=m)
     schedule, n = [], max(m, 2 * p - 1)
@@ -267,10 +269,10 @@ def dualpipe_v(p: int, m: int) -> list[list[Action]]:
     list per rank.
 
     In its middle a rank takes turns: F of one of its stages, then the full B of the other. The two
-    do not depend on each other, so that on a GPU one's messages can hide behind the other's work:
-    with experts on other ranks (Lab 5), whose exchange takes as long as the computation, that is
-    the point. Backwards are full where there is such a partner; they are split into I and W where
-    ranks would otherwise wait, at the beginning and at the end. Here, and in torch's runtime by
+    do not depend on each other, so on a GPU the messages of one can overlap with the computation of
+    the other. This is made for experts on other ranks (Lab 5), whose exchange takes as long as the
+    computation. Backwards are full if they have such a partner. At the beginning and at the end,
+    where ranks would otherwise wait, they are split into I and W. Here, and in torch's runtime by
     default, the F is run first and the B after it.
 
     Rank i, with n = p-1-i ranks downstream of it, has a first model chunk a and a second one b:

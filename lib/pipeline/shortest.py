@@ -1,7 +1,7 @@
 """The shortest makespan of a puzzle and a schedule that achieves it, by branch and bound, which
 proves that none is shorter.
 
-    python -m lib.pipeline        all levels anew: puzzle.json, a few seconds
+    python -m lib.pipeline        solves all levels again and writes puzzle.json, in seconds
 
 Is there a schedule that ends by a given deadline? Each action has a window, from its earliest
 possible start to its latest. An arrow (a precedence constraint) says that one action is known to
@@ -23,9 +23,9 @@ There is no schedule from here either if
     a window is empty                       backtrack
     a rank has more work than time          backtrack; this is tested between any two times
 
-Once all pairs are in order, they form a schedule. The first deadline by which there is one is the
-shortest makespan. (Branch and bound over pairs of one machine: Carlier and Pinson 1989, for the job
-shop.)
+Once all pairs are in order, they form a schedule. The smallest deadline for which there is one is
+the shortest makespan. (Branch and bound over pairs of one machine: Carlier and Pinson 1989, for the
+job shop.)
 """
 
 from itertools import combinations, count
@@ -51,13 +51,13 @@ def fastest(puzzle: Any) -> list[list[Action]] | None:
 
 
 def most_work(puzzle: Any) -> float:
-    """The work of the rank that has most: no makespan is shorter."""
+    """The work of the busiest rank, a lower bound on the makespan."""
     return puzzle.m * max(map(sum, zip(*puzzle.times.values(), strict=True)))
 
 
 def schedule_by(puzzle, deadline):
-    """(a schedule that ends by `deadline`, or None if there is none; how many nodes of the search
-    were looked at)."""
+    """(a schedule that ends by `deadline`, or None if there is none; how many nodes the search
+    visited)."""
     actions = [
         Action(i, kind, j) for i in range(puzzle.p) for kind in "FIW" for j in range(puzzle.m)
     ]
@@ -149,7 +149,7 @@ def _narrowed(duration, ranks, earliest, latest, arrows, pairs):
 
 
 def _overfull(duration, rank, earliest, latest):
-    """Is there more work of a rank that must be done between two times than there is time?"""
+    """Whether there are two times between which the rank must do more work than there is time."""
     for begin in {earliest[a] for a in rank}:
         end = begin
         for last, a in sorted((latest[a] + duration[a], a) for a in rank if earliest[a] >= begin):

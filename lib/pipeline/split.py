@@ -32,7 +32,8 @@ from lib import collectives
 
 
 def split_layers(layers, ranges):
-    """`layers`, a list of modules, into stages: the layers of each range, one after the other.
+    """Split `layers`, a list of modules, into stages: the layers of each range, one after the
+    other.
 
     ranges: from `balance`, or your own: one per stage, together 0 ... len(layers)-1 in order.
     Returns nn.Sequentials. Raises ValueError for ranges that leave out, repeat or reorder layers.
@@ -42,13 +43,13 @@ def split_layers(layers, ranges):
 
 
 def split_gpt(model: Any, ranges: Sequence[Iterable[int]]) -> list[nn.Sequential]:
-    """A `lib.training.model.GPT` into stages: the embedding goes with the first, the norm and the
-    head with the last.
+    """Split a `lib.training.model.GPT` into stages: the embedding is in the first, the norm and the
+    head in the last.
 
     ranges: of blocks, one per stage, as in `split_layers`; a range may be empty. Stage 0 takes
-    tokens (b, T) int64 and the others (b, T, D); the last gives logits (b, T, V). The head's weight
-    is the embedding's. In two stages it is still one parameter, and `Pipeline` sees that both have
-    it.
+    tokens (b, T) int64 and the others (b, T, D); the last returns logits (b, T, V). The head's
+    weight is the embedding's. In two stages it is still one parameter, by which `Pipeline`
+    recognises the tie.
     """
     _check(ranges, len(model.blocks), "blocks")
     parts = [[model.blocks[i] for i in part] for part in ranges]
@@ -92,8 +93,8 @@ def tied(stages, links, stage_ranks):
 
 @contextlib.contextmanager
 def summed_over_ends(parameters, links):
-    """What the block adds to `.grad` of these parameters is summed over the first and the last
-    rank.
+    """A context: what its block adds to `.grad` of these parameters is summed over the first and
+    the last rank.
 
     Sends: one all-reduce per parameter between the two; nothing on the others, whose list is empty.
     """

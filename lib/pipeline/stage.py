@@ -56,7 +56,7 @@ class Stage:
         """F: x -> f(x), or loss_of(f(x)) at the last stage; detached. splits: what follows is I and
         W, not B.
 
-        Where torch records no graph, no backward will follow, and nothing is kept.
+        If torch records no graph, no backward will follow, and nothing is kept.
         """
         records_graph = torch.is_grad_enabled()
         # the graph begins here
@@ -130,11 +130,10 @@ class Pipeline:
         `placement(p, v p)[s]`.
 
         Only this rank's are run. The others show which parameters are tied, and may be on the meta
-        device; copies of a tied parameter start from equal values.
-        microbatches: m tensors as `run` will get them; on the first stage's rank their shapes are
-        used, elsewhere only m. Sends: the messages of shape inference. Raises ValueError where p
-        does not divide the number of stages, or for a parameter that is tied between other ranks
-        than the first and the last.
+        device; copies of a tied parameter start from equal values. microbatches: m tensors as `run`
+        will get them; on the first stage's rank their shapes are used, elsewhere only m. Sends: the
+        messages of shape inference. Raises ValueError if p does not divide the number of stages, or
+        for a parameter that is tied between ranks other than the first and the last.
         """
         p, n_stages = len(links.ranks), len(stages)
         if n_stages == 0 or n_stages % p:

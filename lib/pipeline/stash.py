@@ -73,8 +73,8 @@ def versions(p: int, n: int, stashing: bool) -> Any:
 
 
 class NewestOnly:
-    """No stash: backward reads the newest weights, whatever its forward has read. Its gradients are
-    of no function."""
+    """No stash: backward reads the newest weights, whatever its forward has read. What it computes
+    is the gradient of no function."""
 
     def __init__(self, weights):
         self.newest = weights
@@ -94,7 +94,8 @@ class WeightStash:
     """The versions of one stage's weights that are still needed: the newest, and what mini-batches
     in flight have read.
 
-    For each mini-batch j a stage calls, in this order and with other mini-batches' calls between:
+    For each mini-batch j a stage makes these calls, in this order and with calls for other
+    mini-batches in between:
 
         weights = stash.for_forward(j)         # F: compute with these
         weights = stash.for_backward(j)        # B: once more with the same
@@ -118,11 +119,11 @@ class WeightStash:
         return self.in_flight.pop(j)
 
     def update(self, change: Callable) -> None:
-        """change(weights) changes all of these tensors in place, from the newest version to the
-        next.
+        """Make the newest version newer: change(weights) changes all of these tensors in place,
+        from the newest version to the next.
 
-        Call it once. What a mini-batch in flight has read must not change, so the newest weights
-        are copied if one has read them; else they change where they are.
+        Call `change` once. What a mini-batch in flight has read must not change, so the newest
+        weights are copied if one has read them; otherwise they change in place.
         """
         if any(weights is self.newest for weights in self.in_flight.values()):
             self.newest = {name: w.clone() for name, w in self.newest.items()}

@@ -13,7 +13,7 @@ sent, it keeps until the end of the step; `Pipeline` frees it as soon as it has 
 
 `Pipeline` (stage.py) computes the same gradients from a list of actions. That lets it run every
 schedule, with several stages on a rank, split backward passes, tied parameters, and micro-batches
-whose shapes differ, none of which this function knows.
+whose shapes differ, none of which this function supports.
 """
 
 from collections import deque
@@ -32,8 +32,8 @@ def one_f_one_b_step(
     targets: Sequence[Tensor],
     loss_fn: Callable[..., Tensor],
 ) -> Tensor | None:
-    """One step of 1F1B without its update; adds the gradient of the mean over the whole batch to
-    every `.grad` of this rank's stage.
+    """Run one step of 1F1B without its update, and add the gradient of the mean over the whole
+    batch to every `.grad` of this rank's stage.
 
     stage: the module of this rank; rank i of the pipeline has stage i.
     links: of `connect()`.

@@ -92,7 +92,8 @@ def _recvs_to_post(waits_on, arriving, dependencies):
     """Per action: the receives to post before it, so that its own message can arrive, and the next
     action's too.
 
-    Receives from one rank are posted in its order: before a message all that come earlier.
+    Receives from one rank are posted in the order of its list, so the receive of a message comes
+    after those of all earlier ones.
     """
     lists = []
     for i in range(len(waits_on)):

@@ -60,8 +60,8 @@ def walk(schedule):
     """Yield (rank, action) such that every action comes after all that it needs and after those
     before it in its list.
 
-    Raises ScheduleError where the ranks would wait for each other, or for an action that no list
-    holds.
+    Raises ScheduleError if the ranks would wait for each other, or for an action that is in no
+    list.
     """
     dependencies, done, at = Dependencies(schedule), set(), [0] * len(schedule)
     while any(at[rank] < len(actions) for rank, actions in enumerate(schedule)):

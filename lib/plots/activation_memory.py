@@ -1,5 +1,5 @@
-"""What a rank keeps for the backward pass: for one layer, by how it is split; and with
-recomputation, together with the time that it costs."""
+"""The activations that a rank keeps for the backward pass: for one layer that is split in several
+ways, and with recomputation, together with the time that recomputation costs."""
 
 from lib.plots.draw import bar, grid, page, rows
 from lib.plots.labels import amount, capital, each, in_sentences, listed, scale
@@ -13,8 +13,8 @@ def activation_memory(measured, predicted=None):
 
     measured: {"one process": bytes, "tp 4": bytes, "tp 4 + sequence parallel": bytes, ...}, per
     rank, for 2 to 6 ways; the others are compared with the first. predicted: the same, for some or
-    all of the ways; None: no marks. Raises ValueError for any other number of ways, a prediction of
-    another way, or bytes that are not above 0.
+    all of the ways; None: no marks. Raises ValueError for any other number of ways, a prediction
+    for a way that was not measured, or bytes that are not above 0.
     """
     predicted = predicted or {}
     _refuse(measured, predicted, 6)
@@ -48,12 +48,13 @@ def activation_memory(measured, predicted=None):
 
 @drawing
 def recompute(measured, predicted=None):
-    """Two panels, memory and time, with a bar per way and a dashed mark where the formula puts it.
+    """Two panels, memory and time, with a bar per way and a dashed mark at the value that the
+    formula gives.
 
     measured: {"keep all": (bytes, seconds), "recompute": (bytes, seconds)}, for 2 to 4 ways; the
     others are compared with the first. predicted: the same, for some or all of the ways.
-    Raises ValueError for any other number of ways, a prediction of another way, or values that are
-    not above 0.
+    Raises ValueError for any other number of ways, a prediction for a way that was not measured, or
+    values that are not above 0.
     """
     predicted = predicted or {}
     _refuse(measured, predicted, 4)
@@ -90,8 +91,8 @@ def recompute(measured, predicted=None):
 
 
 def _bars(axes, measured, predicted, factor, words, colors=None):
-    """A bar per way in the unit that is `factor`, labelled with its number and words(value, row),
-    and the formula's marks."""
+    """A bar per way, whose values are divided by `factor`. It is labelled with its value and
+    words(value, row), and the formula's values are marked."""
     longest = max([*measured.values(), *predicted.values()]) / factor
     for row, (name, value) in enumerate(measured.items()):
         mark = predicted[name] / factor if name in predicted else None

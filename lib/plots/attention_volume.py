@@ -1,5 +1,5 @@
-"""What attention over a sequence that is split over cp ranks sends: a panel per number of key/value
-heads, and in it a curve per way to do it.
+"""How many elements attention sends if a sequence is split over cp ranks: a panel per number of
+key/value heads, and in it a curve per method.
 
 32 heads on 32           32 on 8             32 on 1           solid: counted by the ledger
     / ring                 _/ ring           ---- Ulysses      dashed: by the formula
@@ -21,8 +21,8 @@ def attention_volume(measured, predicted):
 
     measured, predicted: {heads in words: {"ring": ([2, 4, 8], sent), "gathered": ..., "Ulysses":
     ...}}, where `sent` is that ratio. `predicted` decides which panels there are, 1 to 3;
-    `measured` may lack some of them. Raises ValueError for nothing to draw, another way, or values
-    that have no logarithm.
+    `measured` may lack some of them. Raises ValueError for any other number of panels, a panel that
+    is only measured, an unknown method, or values that have no logarithm.
     """
     for heads, ways in [*measured.items(), *predicted.items()]:
         for way, (cp, sent) in ways.items():

@@ -20,10 +20,10 @@ def axis_volume(sent, across=None):
     """A row per plan and axis: the bytes that a GPU sends along it in a step, on a logarithmic
     scale.
 
-    sent: {plan: {"tp": bytes, "pp": bytes, "dp": bytes}, ...}, as of `plan_messages`; 1 to 4 plans
-    with at most 14 rows. An axis that sends 0 has a row without a mark. across: {plan: ("dp",
-    "pp"), ...}, the axes whose messages leave a node. Raises ValueError for more rows, other axes,
-    or bytes below 0.
+    sent: {plan: {"tp": bytes, "pp": bytes, "dp": bytes}, ...}, as `plan_messages` returns them; 1
+    to 4 plans with at most 14 rows in all. An axis that sends 0 has a row without a mark. across:
+    {plan: ("dp", "pp"), ...}, the axes whose messages leave a node. Raises ValueError for any other
+    number of plans or rows, an unknown axis, bytes below 0, or if nothing is sent at all.
     """
     across = {plan: tuple((across or {}).get(plan, ())) for plan in sent}
     rows = [(plan, axis) for plan in sent for axis in sent[plan]]
@@ -87,8 +87,8 @@ def axis_volume(sent, across=None):
 
 
 def _claim(sent, across):
-    """Of several plans, what each sends across nodes, or in all if nothing leaves a node. Of one
-    plan, which axis sends most."""
+    """For several plans: what each sends across nodes, or in all if nothing leaves a node. For a
+    single plan: which axis sends most."""
     leaves = {plan: sum(sent[plan].get(axis, 0) for axis in axes) for plan, axes in across.items()}
     if len(sent) == 1:
         ((plan, bytes_of),) = sent.items()

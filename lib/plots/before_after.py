@@ -1,5 +1,5 @@
-"""Collectives as they ran: what each rank gives and what it has afterwards, coloured by whose
-values they are.
+"""Collectives as they ran: what each rank has before and after, coloured by the rank that the
+values come from.
 
     broadcast            left: before; right: after; a row per rank
     0 [0 1 2 3] -> [0 1 2 3]
@@ -44,7 +44,7 @@ def before_after(ranks, title=None, note="", caption=None):
     that the rank has no buffer, or that the collective leaves it undefined.
     note: a sentence that ends the caption. caption: replaces the general caption.
     Raises ValueError unless there are 2 to 4 ranks and 1 to 9 collectives, and for a value that is
-    not marked.
+    no sum of marked values.
     """
     names = list(ranks[0]) if ranks else []
     if not 2 <= len(ranks) <= 4 or not 1 <= len(names) <= MOST:

@@ -1,4 +1,4 @@
-"""Thousands of GPUs in one picture: a small box is a node, which holds one tensor parallel group.
+r"""Thousands of GPUs in one picture: a small box is a node, which holds one tensor parallel group.
 
            stage 0 1 2 3 ...                     63
     copy 0      . . . . . . | . . . . . . . . . .    a column: the copies of one stage, a data group
@@ -31,7 +31,7 @@ def big_mesh(sizes=None, at=(20, 2)):
 
     sizes: {"pp": stages, "dp": copies, "tp": GPUs of a node}, at most 128 stages, 12 copies and 8
     GPUs; None: the 64 x 6 x 8 of Narayanan et al. 2021. at: (stage, copy) of the node to enlarge.
-    Raises ValueError for other axes, more of them, or a node outside the mesh.
+    Raises ValueError for other axes, larger sizes, or a node outside the mesh.
     """
     sizes = sizes or TRILLION
     if list(sizes) != ["pp", "dp", "tp"] or any(

@@ -1,5 +1,5 @@
-"""The bubble against the number of micro-batches: what a schedule's formula says, and what a
-simulation or the ranks give."""
+"""The bubble against the number of micro-batches: by a schedule's formula, as simulated, and as
+measured on ranks."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def bubble_curve(simulated, formulas, measured=None):
     each schedule that has a formula.
     measured: the same as simulated, from ranks; filled points.
     Raises ValueError for any other number of schedules, a schedule without points, or a bubble that
-    is not from 0 to 1.
+    is below 0, or 1 or more.
     """
     measured = measured or {}
     if not 1 <= len(simulated) <= 3:
@@ -78,8 +78,8 @@ def bubble_curve(simulated, formulas, measured=None):
 
 
 def _claim(simulated):
-    """How far the bubble with the most ranks falls as m grows, and of several schedules, which one
-    has the smallest bubble."""
+    """How far the first schedule's bubble on the most ranks falls as m grows. If another schedule
+    has a smaller bubble at the largest m, that one is named, too."""
     name, curves = next(iter(simulated.items()))
     p = max(curves)
     first, last = min(curves[p]), max(curves[p])

@@ -10,8 +10,8 @@ from lib.plots.style import FAINT, RANK_COLORS, drawing
 
 @drawing
 def capacity_trade(predicted, at=None):
-    """Shares against the capacity factor, such as of tokens that are dropped and of slots that stay
-    empty.
+    """Shares against the capacity factor, such as the share of tokens that are dropped and that of
+    slots that stay empty.
 
     predicted: {"tokens dropped": (factors, shares), "slots empty": (...)}, shares from 0 to 1; 1 to
     8 curves. at: a factor to mark; the title then says the shares at this factor. Raises ValueError

@@ -5,7 +5,8 @@
 
 The picture is drawn from the run itself. The ledger says which rank sent to which in each round,
 and the traced values say what each message contained. Therefore any algorithm can be drawn: a ring
-looks like a ring, a star like a star, and a sum that lacks a rank, or has one twice, is red.
+looks like a ring, and a star like a star. A sum that counts a rank twice is outlined in red, and so
+is a sum that still lacks a rank after the last round.
 """
 
 import math
@@ -22,12 +23,12 @@ DEPTH = LinearSegmentedColormap.from_list("depth", ["#e9f1f7", "#a9cfe6", "#5a9f
 
 @drawing
 def ring(results):
-    """A panel per round: each rank's vector, split into as many chunks as there are ranks, and in
-    each chunk how many ranks' values are summed in it.
+    """A panel per round: each rank's vector, split into as many chunks as there are ranks, and for
+    each chunk the number of ranks' values that are summed in it.
 
     results: what `launch.run(traced, all_reduce, nproc=N)` returned, with the ledger on; N from 2
-    to 4. Raises ValueError if there is no ledger, nothing was sent, or there are more than 4 ranks
-    or 8 rounds, which a page cannot show.
+    to 4. Raises ValueError if there is no ledger, if nothing was sent, or for any other number of
+    ranks or more than 8 rounds, which do not fit on a page.
     """
     panels = rounds(_entries(results))
     N = len(results)
@@ -53,8 +54,9 @@ def _entries(results):
 
 
 def states_after(results, panels):
-    """(states, arrived). states[s][r][c]: the counts, how often each rank's values are in chunk c
-    on rank r after round s. arrived[s]: the (r, c) of the chunks that arrived in that round.
+    """(states, arrived). states[s][r][c]: the counts, that is, how often each rank's values are in
+    chunk c on rank r after round s. arrived[s]: the (r, c) of the chunks that arrived in that
+    round.
 
     A trace shows what is sent, not what a rank does with a chunk on arrival. So we take the fullest
     sum of that chunk that the run shows until the chunk is sent or received again: in the rank's
@@ -232,7 +234,7 @@ def _rounds_of(kinds):
 
 
 def _sent(N, panels):
-    """Which rank sends how many vectors."""
+    """How many vectors the ranks send; the most and the least if they differ."""
     sent = [sum(e.numel for panel in panels for e in panel if e.rank == r) / N for r in range(N)]
     most, least = max(sent), min(sent)
     who = "every rank" if most == least else f"rank {sent.index(most)}"

@@ -3,9 +3,9 @@ compared with the best.
 
     [ matmuls ][ other kernels ][ tp ][ pp ][ bubble ][ dp ][ optimizer ][ offload ]
 
-tp, pp and dp are the messages along these axes, and offload is the way of activations to the host's
-memory and back. The cost model divides a step into twelve parts (lib.cost.step), and the figures
-merge those that a reader would add up anyway.
+tp, cp, ep, pp and dp are the messages along these axes, and offload is the copying of activations
+to the host's memory and back. The cost model divides a step into twelve parts (lib.cost.step), and
+the figures merge those that a reader would add up anyway.
 """
 
 import textwrap
@@ -40,12 +40,13 @@ BYTES = {
 
 
 def name_of(plan):
-    """A Plan, or words, as a label, without the recomputation that the plan does not do."""
+    """The label of a Plan, or of words that describe one. "recompute=none" is left out, and
+    "recompute=full" is shortened to "recompute"."""
     return str(plan).replace(" recompute=none", "").replace("recompute=full", "recompute")
 
 
 def grouped(costs, parts):
-    """Add up {component: number} of the cost model to {part: number}, in the order of `parts`,
+    """Sum the cost model's {component: number} into {part: number}, in the order of `parts`,
     without parts that are 0.
 
     Raises ValueError for a component that belongs to no part, or a number below 0.
@@ -62,17 +63,18 @@ def grouped(costs, parts):
 
 @drawing
 def plan_ranking(plans, room, error=None):
-    """A bar per plan: what its step takes beyond the matmuls. At its end are the time of the full
-    step and the memory of the fullest GPU.
+    """A bar per plan: the time of its step beyond the matmuls. At the right edge are the time of
+    the full step and the memory of the fullest GPU.
 
     plans: [(plan, {component: seconds}, bytes), ...], 1 to 9, in the order to show: a Plan or
     words, the components of `lib.cost.step.step_seconds`, and the memory. room: bytes that a plan
-    may need; the bars of plans that need more are hatched. error: of the cost model, such as 0.08;
-    a dashed line then shows how much longer a plan may take before the model can distinguish it
-    from the fastest that fits. The smallest time of matmuls among the plans is subtracted from
-    every bar, because it would dwarf the differences. What a plan needs beyond it, as it recomputes
-    or its matmuls are smaller and slower, is the part "more matmuls". Raises ValueError for another
-    number of plans, or unknown components.
+    may need; the bars of plans that need more are hatched. error: the relative error of the cost
+    model, such as 0.08; a dashed line then shows how much longer a plan may take before the model
+    can distinguish it from the fastest that fits. The smallest time of matmuls among the plans is
+    subtracted from every bar, because it would dwarf the differences. If a plan spends more time in
+    matmuls than that, because it recomputes or because its matmuls are smaller and slower, the
+    difference is the part "more matmuls". Raises ValueError for any other number of plans, or
+    unknown components.
     """
     if not 1 <= len(plans) <= 9:
         raise ValueError(f"{len(plans)} plans: 1 to 9 can be read")
@@ -137,8 +139,8 @@ def plan_cost(plans, memory, room, title=None):
 
     plans: {"yours": ({component: bytes}, {component: seconds}), "the best": ...}, 1 to 3, as
     `lib.cost.memory.memory` and `lib.cost.step.step_seconds` return them; the title is about the
-    first. memory: of a GPU, in bytes. room: how many of them a plan may need. Raises ValueError for
-    another number of plans, or unknown components.
+    first. memory: bytes of a GPU. room: how many of these bytes a plan may use. Raises ValueError
+    for any other number of plans, or unknown components.
     """
     if not 1 <= len(plans) <= 3:
         raise ValueError(f"{len(plans)} plans: 1 to 3 can be read")
@@ -200,7 +202,7 @@ def _bars(axes, names, plans, parts, end, inches, **look):
 
 
 def _hatch(axes, row, start, end):
-    """Hatch the part of a bar that does not fit into memory."""
+    """Hatch a bar from `start` to `end`, because the plan does not fit into memory."""
     box(axes, start, row - 0.33, end - start, 0.66, "none", hatch="////", lw=0, zorder=3)
 
 

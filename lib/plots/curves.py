@@ -53,7 +53,7 @@ def cost_curves(measured, predicted, title=None, at=None):
     if not 1 <= len(names) <= len(RANK_COLORS):
         raise ValueError(f"{len(names)} algorithms: 1 to {len(RANK_COLORS)} can be told apart")
     color = _colors(names)
-    judged = measured or predicted  # whose crossings count
+    judged = measured or predicted  # the curves that the title and the diamonds are about
 
     figure, axes = page(4)
     axes.set(xscale="log", yscale="log", xlabel="size of the tensor", ylabel="time")
@@ -116,9 +116,10 @@ def tp_volume(measured, predicted, of="a layer", domain=None):
 
     measured, predicted: {"inside a node": ([1, 2, 4, 8], seconds), "across nodes": ...}; either may
     be {}. The same name has the same colour in both. If a curve begins with tp=1, a thin line shows
-    time / tp, which tp would achieve if nothing had to be sent. of: what takes this time. domain:
-    the number of GPUs in an NVLink domain; its end is marked if there are points beyond it. Raises
-    ValueError for nothing to draw, unequal lengths, or values that have no logarithm.
+    the time at tp=1 divided by tp, which is what tp would achieve if nothing had to be sent. of:
+    what takes this time, such as "a layer". domain: the number of GPUs in an NVLink domain; its end
+    is marked if there are points beyond it. Raises ValueError for nothing to draw, unequal lengths,
+    or values that have no logarithm.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
     if not 1 <= len(names) <= len(RANK_COLORS):
@@ -251,7 +252,7 @@ def _time_at(curve, size):
 
 
 def _of_one(name, curve, best):
-    """Which tp is the fastest for this curve, and if it is not the largest, what the largest
+    """Which tp is the fastest for this curve, and if it is not the largest tp, how long the largest
     takes."""
     tp, seconds = curve
     words = f"{name} tp={tp[best]} is the fastest, {time_in_words(seconds[best])}"

@@ -18,7 +18,7 @@ from lib.plots.labels import amount, short, spread
 from lib.plots.style import FAINT, INK, OP_COLOR, PAPER, on_color, rank_color, readable
 
 DASHED = (0, (5, 2.5))  # for predicted curves
-DASHES = (0, (3, 1.6))  # for predicted bars: their edges, and marks next to them
+DASHES = (0, (3, 1.6))  # for the edges of predicted bars, and for the marks of predicted values
 LANE = "#f1efe9"  # background of a lane, where the grey of "idle" would be too dark
 WAITING = {"fc": PAPER, "ec": FAINT, "hatch": "/////"}  # a rank that waits: a hatched box
 
@@ -26,9 +26,9 @@ WAITING = {"fc": PAPER, "ec": FAINT, "hatch": "/////"}  # a rank that waits: a h
 
 
 def page(height, rows=None, columns=None, most=4.0, **shared):
-    """(figure, axes): a figure 8 inches wide and `height` inches high, but at most `most`. axes is
-    one object without `rows` and `columns`, a flat array with one of them, a 2-D array with
-    both."""
+    """(figure, axes): a figure 8 inches wide and `height` inches high, but at most `most`. `axes`
+    is one object if neither `rows` nor `columns` is given, a flat array if one of them is, and a
+    2-D array if both are."""
     figure = Figure(figsize=(8, min(most, height)))
     if rows is None and columns is None:
         return figure, figure.add_subplot()
@@ -55,8 +55,8 @@ def numbers(axis, words=short):
 
 
 def ticks(axis, places, words=str):
-    """Replace the axis' ticks by these places, written with `words`. For logarithmic axes, which
-    have many minor ticks otherwise."""
+    """Replace the axis' ticks by ticks at these places, written with `words`. This is for
+    logarithmic axes, which otherwise have many minor ticks."""
     axis.set_ticks(places, [words(place) for place in places])
     axis.set_ticks([], minor=True)
 
@@ -151,8 +151,8 @@ def box(
     """A filled box, with a text in it if there is enough space.
 
     wide: the width of the box on the page in inches; the text is written if it fits into that with
-    `room` to spare. pad: if given, the text gets a background in the box's colour with this margin,
-    in letters, because lines may cross it.
+    `room` to spare. pad: if given, the text gets a background in the box's colour, because lines
+    may cross it. The margin of that background is `pad` times the font size.
     """
     axes.add_patch(
         Rectangle(
@@ -183,7 +183,7 @@ def stack(axes, row, parts, color, inches, height=0.7, size=9, words=amount, pad
 
 def outline(axes, row, half, lengths):
     """The predicted counterpart of `stack`: boxes end to end with dashed edges, from row - half to
-    row + half. A box has no left edge of its own: it is the right one of the box before."""
+    row + half. No box draws its left edge, because the right edge of the box before it is there."""
     start = 0.0
     for length in lengths:
         end = start + length
@@ -238,7 +238,8 @@ def curves(axes, measured, predicted, color, factor=1):
     """Draw measured curves as solid lines with dots, and predicted ones as dashed lines. Each is
     {name: (x, y)}; y is multiplied by `factor`.
 
-    Returns the ends of the curves for `named_ends`: of a name with both, that of the measured one.
+    Returns the ends of the curves for `named_ends`. If a name has both curves, it is the end of the
+    measured one.
     """
     for some, look in (
         (predicted, {"ls": DASHED, "lw": 1.6}),
@@ -255,7 +256,7 @@ def curves(axes, measured, predicted, color, factor=1):
 
 def named_ends(axes, ends, gap, x=1.015, **look):
     """Write the curves' names at the right edge, at the height where each curve ends, but moved
-    apart so that they do not overlap. Set the axes' limits before.
+    apart so that they do not overlap. The limits of the axes have to be set before the call.
 
     ends: [(text, y, colour), ...]; gap: the least distance between two names, as a share of the
     axes' height.

@@ -1,5 +1,5 @@
 """What a job computed at each step, compared with a single process: a box per rank, red where the
-rank's value was a different one.
+rank's value differs.
 
                  step 0      step 1      step 2
 input: tokens    . . . .     . . . .     . . . .        .  the same as in a single process
@@ -22,9 +22,9 @@ def evidence(off, framed=False):
     """A row per quantity, and in it a box for each step and rank.
 
     off: {(kind, what): [[does rank 0's value differ, ...] of step 0, ...]}, with None where a rank
-    has no such value; in the order in which a step computes them. framed: put a frame around what
-    differs first. Raises ValueError for no step, more than 12, or quantities with different numbers
-    of steps or ranks.
+    has no such value. The quantities are in the order in which a step computes them. framed: put a
+    frame around the first values that differ. Raises ValueError for no step, more than 12 steps, or
+    quantities with different numbers of steps or ranks.
     """
     shapes = {tuple(len(step) for step in steps) for steps in off.values()}
     if len(shapes) != 1 or not 1 <= len(next(iter(shapes))) <= 12 or not all(next(iter(shapes))):

@@ -23,11 +23,12 @@ def expert_load(loads, titles, capacity=None, every=1):
     """A panel per run: the experts' shares of the choices, before capacity is applied, as stacked
     bands over the steps of training.
 
-    loads: [(steps, E), ...], 1 or 2 runs, choices or shares of them; each row is divided by its
-    sum. E: 2 to 16. titles: one per panel, such as ["without balancing", "with the auxiliary
-    loss"]; they also end the sentence in the title. capacity: a factor; an expert's choices beyond
-    capacity / E are hatched. every: how many steps a row of loads adds up. Raises ValueError for
-    another number of panels or experts, loads below 0, or a step without any.
+    loads: [(steps, E), ...] of 1 or 2 runs: how many choices each expert gets, or its share of
+    them; each row is divided by its sum. E: 2 to 16. titles: one per panel, such as ["without
+    balancing", "with the auxiliary loss"]; they also end the sentence in the title. capacity: a
+    factor; an expert's choices beyond capacity / E are hatched. every: the number of training steps
+    that a row of loads adds up. Raises ValueError for any other number of panels or experts, loads
+    below 0, or a step without any load.
     """
     loads = [np.asarray(load, dtype=float) for load in loads]
     shapes = [load.shape for load in loads]

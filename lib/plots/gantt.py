@@ -1,9 +1,9 @@
 """Gantt charts of pipeline schedules: a lane per rank, a box per action, and the share of time in
 which the rank is idle.
 
-    rank 0  [0][1][2][3]:::::::::[ 0 ][ 1 ][ 2 ][ 3 ]    43%  4  idle, and the most
-    rank 1  :::[0][1][2][3]:::[ 0 ][ 1 ][ 2 ][ 3 ]:::    43%  4  that is kept at a time
-                                                    all  43%
+    rank 0  [0][1][2][3]:::::::::[ 0 ][ 1 ][ 2 ][ 3 ]    20%  4  idle, and the most
+    rank 1  :::[0][1][2][3]:::[ 0 ][ 1 ][ 2 ][ 3 ]:::    20%  4  that is kept at a time
+                                                    all  20%
 
 Times are those of a simulation, or those that ranks measured; boxes.py draws both.
 """

@@ -1,5 +1,6 @@
-r"""What each rank keeps for its backward passes, over time. It is the reason for 1F1B: with GPipe
-every rank keeps all m micro-batches, and with 1F1B rank i of p keeps at most p - i.
+r"""The micro-batches that each rank keeps for its backward passes, over time. Their number is the
+reason for 1F1B: with GPipe every rank keeps all m micro-batches, and with 1F1B rank i of p ranks
+keeps at most p - i.
 
         GPipe                     1F1B
 rank 0     __/^^^^\__  8            /^^^^^^^\  4          micro-batches with F done and B (or I) not
@@ -89,8 +90,8 @@ def kept_over_time(schedules, limits=None, unit=None):
 
 
 def live_steps(bars, rank):
-    """[(time, number of live ones after it), ...] of one rank. The end of an F adds one, and the
-    end of a B or I takes one away."""
+    """[(time, number of live micro-batches x stages after it), ...] of one rank. The end of an F
+    adds one, and the end of a B or I takes one away."""
     ends = sorted(
         (bar.end, {"F": 1, "W": 0}.get(bar.action.kind, -1)) for bar in bars if bar.rank == rank
     )

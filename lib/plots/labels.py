@@ -25,8 +25,8 @@ def clock(longest):
 
 
 def short(value):
-    """Three digits without trailing zeros, but all digits before the point: 12.345 -> "12.3",
-    1500.0 -> "1,500"."""
+    """Three digits without trailing zeros, but all digits before the decimal point: 12.345 ->
+    "12.3", 1500.0 -> "1,500"."""
     if value == round(value) or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -50,7 +50,7 @@ class Lanes(NamedTuple):
     depth: dict  # {rank: number of rows in its lane}
     messages: list  # [(send, recv), ...], Ops
     span: float  # end of the last op
-    width: float  # of the axis: slightly more, so that unfinished ops are seen to go on
+    width: float  # of the axis: slightly more than span, so that unfinished ops visibly continue
 
 
 def _checked(entries):
@@ -90,7 +90,7 @@ def _drawn(data):
     for lane, rank in enumerate(data.ranks):
         box(axes, 0, lane - 0.4, data.width, 0.8, LANE, ec="none", zorder=1)
         tall = 0.76 / data.depth[rank]
-        # width of a ms; 0 where a row is too low for a name, so that none is written
+        # inches per ms; 0 where a row is too low for a name, so that no name is written
         inches = 6.8 / data.width * (tall * lane_height > 0.17)
         for op in (op for op in data.ops if op.entry.rank == rank):
             low = lane - 0.38 + tall * op.row

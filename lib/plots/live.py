@@ -14,8 +14,8 @@ def memory_over_a_step(live):
 
     live: {"ZeRO-1": [("forward 0", bytes), ("forward 1", bytes), ..., ("backward 0", bytes),
     ("step", bytes)], ...}; 1 to 8 stages with the same events. The first word of an event is
-    written below the axis, once for neighbours that share it. Raises ValueError for another number
-    of stages, events that differ, or fewer than 2 events.
+    written below the axis, once for neighbours that share it. Raises ValueError for any other
+    number of stages, events that differ, or fewer than 2 events.
     """
     labels = {name: [label for label, _ in events] for name, events in live.items()}
     if (
@@ -70,8 +70,8 @@ def _apart(places, gap):
 
 
 def _events(axes, at):
-    """Name the events below the axis: first what follows an event's first word, and below that the
-    word itself, once for neighbours that share it."""
+    """Name the events below the axis: first the name without its first word, and below it the first
+    word, once for neighbours that share it."""
     words = [label.split(" ", 1) for label in at]
     axes.set_xticks(range(len(at)), [rest[0] if rest else "" for _, *rest in words])
     axes.tick_params(axis="x", length=3)

@@ -57,9 +57,9 @@ def loss_curves(runs, entropy=None, xlabel="step", note=""):
     following one narrower, so that all of them can be seen.
 
     runs: {"one process": (x, losses), "4 ranks": (x, losses), ...}, losses in nats per character;
-    the others are compared with the first. entropy: of the text's single characters, a dashed line.
-    xlabel: what x counts. Raises ValueError for fewer than 2 runs or more than 8, lists of unequal
-    length, or a loss that is not finite.
+    the others are compared with the first. entropy: the unigram entropy of the text, drawn as a
+    dashed line. xlabel: what x counts. Raises ValueError for fewer than 2 runs or more than 8,
+    lists of unequal length, or a loss that is not finite.
     """
     _refuse(runs, "x")
     if not 2 <= len(runs) <= len(RANK_COLORS):

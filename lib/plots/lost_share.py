@@ -3,7 +3,7 @@ saves: by formula, as simulated, and as measured on ranks that were killed.
 
 lost |  \                       _ /
      |   \  o             _ o -          dashed: the formula        o   simulated failures
-     |     ` o _   |  _ -                bar: measured, with the interval that so few failures leave
+     |     ` o _   |  _ -                bar: measured; it holds 90% of jobs with so few failures
      |          ` -<>-                   diamond: the least
      +---------------------------- interval
 """

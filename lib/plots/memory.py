@@ -1,4 +1,4 @@
-"""The memory wall: what fills the memory while a model trains, compared with what a GPU has."""
+"""The memory wall: what fills the memory while a model trains, compared with a GPU's memory."""
 
 import math
 

@@ -25,10 +25,10 @@ def mesh(sizes, groups=None, per_node=None):
     one colour.
 
     sizes: {axis: size}, the slowest axis first, such as {"pp": 2, "dp": 2, "tp": 2}; 2 to 32 ranks
-    in at most 6 rows. groups: [[rank, ...], ...], as of `groups_along(("dp",), sizes)`; None: no
-    colours. per_node: how many consecutive ranks share a node; it must divide a row of boxes, or be
-    a multiple of a row. Raises ValueError for another mesh, for groups in which a rank is missing
-    or appears twice, or for other nodes.
+    in at most 6 rows. groups: [[rank, ...], ...], as `groups_along(("dp",), sizes)` returns them;
+    None: no colours. per_node: how many consecutive ranks share a node; it must divide a row of
+    boxes, or be a multiple of a row. Raises ValueError for a mesh of another size, for groups in
+    which a rank is missing or appears twice, or for nodes of another size.
     """
     n, names = math.prod(sizes.values()), list(sizes)
     rows = sizes[names[0]] if len(names) > 1 else 1

@@ -114,15 +114,15 @@ def waits_for(waits, labels=None):
     )  # fmt: skip
 
 
-frontend.figures["waits_for"] = waits_for  # is shown when a run is stopped while ranks wait
+frontend.figures["waits_for"] = waits_for  # shown when a run is stopped while ranks wait
 
 
 def rounds(entries):
     """Sends grouped by round: [[send, ...] of round 1, ...].
 
-    A message belongs to the round after the latest message, sent or received, that its sender had
-    finished when it posted this one. Only the order of events on one rank counts and clocks of two
-    ranks are never compared, so a slow rank does not create rounds of its own.
+    A message belongs to the round after that of the latest message, sent or received, that its
+    sender had finished when it posted this one. Only the order of events on one rank counts, and
+    the clocks of two ranks are never compared, so a slow rank does not create rounds of its own.
     """
     number = {}  # id of a send or recv -> its round
     sends = [e for e in entries if e.op == "send"]

@@ -20,9 +20,9 @@ def singular_values(after):
     """The singular values of a matrix, largest first, before Newton-Schulz and after some of its
     iterations.
 
-    after: {"the gradient": (n,) values, "1 iteration": (n,), ...}, above 0; 2 to 6 of them, of
-    which the first has been divided by its norm. Raises ValueError for another number, unequal
-    lengths, or values that are not above 0.
+    after: {"the gradient": (n,) values, "1 iteration": (n,), ...}, above 0; 2 to 6 of them. The
+    first are the values of the matrix divided by its norm. Raises ValueError for any other number
+    of them, unequal lengths, or values that are not above 0.
     """
     lines = {name: np.sort(np.asarray(values, dtype=float))[::-1] for name, values in after.items()}
     sizes = {len(values) for values in lines.values()}

@@ -18,7 +18,7 @@ def underflow(values):
 
     values: {"fp32": (steps + 1,), "fp16": ..., "fp16 with an fp32 master": ...}; the others are
     compared with the first. Raises ValueError for fewer than 2 or more than 8 ways, unequal
-    lengths, or a first one that does not move.
+    lengths, or if the first does not move.
     """
     values = {name: np.asarray(y, dtype=float) for name, y in values.items()}
     if not 2 <= len(values) <= len(RANK_COLORS) or len({y.shape for y in values.values()}) != 1:
@@ -33,7 +33,7 @@ def underflow(values):
         raise ValueError(
             f"{truth}: {steps} steps that move it by {moved:g}; give at least one, that moves it"
         )
-    # of the distance that it should move
+    # the share of the distance that the parameter should move
     share = {name: (y[-1] - y[0]) / moved for name, y in values.items()}
     for i, y in enumerate(values.values()):
         # Each line is narrower than the one before, so that all can be seen where they are equal.
@@ -75,9 +75,9 @@ def gradient_range(gradients, scale):
     """How large gradients are, compared with the range of fp16: one strip for the gradients as they
     are, and one for the gradients times `scale`.
 
-    gradients: (n,), all gradients of a model; zeros are left out, because no scale changes them.
-    scale: the factor of a loss scaler, such as 2.0 ** 16. Raises ValueError if no gradient is left,
-    one is not finite, or the scale is not above 1.
+    gradients: (n,), all gradients of a model; zeros are left out, because no scale changes them,
+    and NaN as well. scale: the factor of a loss scaler, such as 2.0 ** 16. Raises ValueError if no
+    gradient is left, one is infinite, or the scale is not above 1.
     """
     gradients = np.abs(np.asarray(gradients, dtype=np.float64).ravel())
     gradients = gradients[gradients > 0]
@@ -88,7 +88,7 @@ def gradient_range(gradients, scale):
         )
     strips = {"as they are": gradients, f"times {scale:,.0f}": gradients * scale}
     fate = {name: _fate(g) for name, g in strips.items()}
-    first = -36.0  # smaller gradients are drawn here
+    first = -36.0  # log2; smaller gradients are drawn here
     last = np.ceil(max(np.log2(strips[list(strips)[1]].max()), 16)) + 1
     edges = np.arange(first, last + 1)
 

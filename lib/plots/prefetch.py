@@ -35,8 +35,8 @@ def prefetch_timeline(steps):
     1 to 3 of them. lane: "compute" or "wire". label: the kind of work and its unit, which is
     written in the box: "forward 0", "backward 0", "update", "gather 0", "reduce 0"; for a mixture
     of experts "experts A", "shared A", "dispatch A", "combine A", where A is a half of the batch.
-    Raises ValueError for any other number of steps, an empty one, another lane or label, or an end
-    before its begin.
+    Raises ValueError for any other number of steps, an empty one, another lane or label, or a box
+    that ends before it begins.
     """
     if not 1 <= len(steps) <= 3 or not all(steps.values()):
         raise ValueError(

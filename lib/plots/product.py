@@ -99,8 +99,9 @@ def _grid(axes, left, shape, name, row_ranks=None, column_ranks=None, both=False
 
 @drawing
 def sharded_linears(tp=2):
-    """The two linear layers of an MLP, x A, gelu, times B, with a row per rank in which its shard
-    of each matrix has its colour. A fixed picture without data. tp: 2 to 4, else ValueError."""
+    """The two linear layers of an MLP, gelu(x A) B, with a row per rank, in which the rank's shard
+    of each matrix has the rank's colour. A fixed picture without data. tp: 2 to 4, else
+    ValueError."""
     if not 2 <= tp <= 4:
         raise ValueError(f"tp={tp}: a row per rank, 2 to 4 of them can be read")
     figure, axes = page(4 if tp > 2 else 3.5)

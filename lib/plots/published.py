@@ -132,8 +132,9 @@ def prediction_errors(kinds):
     diamond the mean error in sample.
 
     kinds: {"Megatron on H100": (errors left out, errors in sample or None), ...}, lists in which
-    0.1 is 10% off, as of `lib.calibration.score.left_out`; 1 to 10 kinds. Raises ValueError for
-    another number of kinds, no kind with errors in sample, unequal lengths, or errors below 0.
+    0.1 is 10% off, as `lib.calibration.score.left_out` returns them; 1 to 10 kinds. Raises
+    ValueError for any other number of kinds, no kind with errors in sample, unequal lengths, or
+    errors below 0.
     """
     both = [kind for kind in kinds.values() if kind[1] is not None]
     if not 1 <= len(kinds) <= 10 or not both:

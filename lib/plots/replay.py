@@ -41,9 +41,9 @@ def replay(results, title: str = "") -> Replay:
     """Step through the messages of a run, round by round.
 
     results: what `launch.run` returned, its ledger, or a list of ledger entries, such as those of a
-    section. title: a heading above the picture. A message belongs to the round after the latest
-    message that its sender had finished; see `rounds`. Raises ValueError for a run without a ledger
-    or without messages, and for more than 200 rounds.
+    section. title: a heading above the picture. A message belongs to the round after that of the
+    latest message that its sender had finished; see `rounds`. Raises ValueError for a run without a
+    ledger or without messages, and for more than 200 rounds.
     """
     entries = _entries(results)
     found = rounds(entries)
@@ -130,7 +130,7 @@ def _html(found, title):
         "said": [_said(found, k) for k in range(len(found))]
         + [f"done: {messages} message{'s' * (messages > 1)} in {len(found)} rounds"],
     }
-    # < would end the script
+    # a < in the data could end the script
     script = SCRIPT.replace("@ID", name).replace("@DATA", json.dumps(data).replace("<", "\\u003c"))
     head = f"<p><b>{escape(title)}</b></p>" if title else ""
     return (

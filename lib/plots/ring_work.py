@@ -72,8 +72,8 @@ def _pairs(layout):
 
 
 def _square(axes, layout, T):
-    """A square of queries, downward, and keys, to the right. Where a query may see a key, the cell
-    has the colour of the query's rank."""
+    """A square with the queries downwards and the keys to the right. Where a query may see a key,
+    the cell has the colour of the query's rank."""
     image = np.empty((T, T, 3))
     image[:] = to_rgb(PAPER)
     for rank, positions in enumerate(layout):

@@ -28,8 +28,8 @@ def routing(asked, kept, experts, slots, names=None):
     tokens; None: their indices.
     With lib.moe:
         routing(choice.experts.tolist(), zip(*(part.tolist() for part in kept[:3])), E, C)
-    Raises ValueError for more than 24 tokens, 8 experts or 8 slots, a slot that does not exist, or
-    one that is assigned twice.
+    Raises ValueError for more than 24 tokens, 8 experts or 8 slots of each, a slot that does not
+    exist, or one that is assigned twice.
     """
     data = _checked(asked, kept, experts, slots, names)
     return _drawn(data), *_words(data)
@@ -51,7 +51,7 @@ class Routed(NamedTuple):
     left_out: set  # tokens without any slot
 
     def dashes(self, token, expert):
-        """A solid line for a first choice. A dashed one for a later choice, and for an expert to
+        """The line style: solid for a first choice, dashed for a later choice and for an expert to
         which the token was rerouted."""
         return "-" if self.asked[token][:1] == [expert] else (0, (4, 1.5))
 

@@ -83,7 +83,7 @@ def _at(step, of, digits):
 @drawing
 def seed_losses(steps, losses, seconds, here=None):
     """The same losses twice: over steps, and over the seconds that these steps take. The time axis
-    ends when the first run does, because only up to there can all be compared.
+    ends when the first run does, because all runs can be compared only up to there.
 
     steps: (n,). losses: {run: (seeds, n) nats per character} of 2 to 4 runs, a line and a band
     each. seconds: {run: seconds of one step}. here: {run: (steps, losses)} of runs on this machine,

@@ -26,9 +26,9 @@ def shardings(operators, plans, both_ways):
     backward.
 
     operators: those of a Traced, in at most 18 rows. plans: {"Megatron's": Plan, "the search's":
-    Plan}, 1 or 2. both_ways: that of lib.hybrid.automatic.layouts: (old layout, new one) -> names
-    of the collectives (forward, backward). Raises ValueError for any other number of plans, more
-    rows, or a plan of other operators.
+    Plan}, 1 or 2. both_ways: the function of lib.hybrid.automatic.layouts, (old layout, new layout)
+    -> names of the collectives (forward, backward). Raises ValueError for any other number of
+    plans, a single row or more than 18, or a plan of other operators.
     """
     rows = _rows(operators)
     if not 1 <= len(plans) <= 2 or not 2 <= len(rows) <= 18:
@@ -109,8 +109,8 @@ def _places(rows):
 
 
 def _edges(axes, operators, places):
-    """A line from every result to its readers. If the reader is several rows below, the line passes
-    other boxes at the left."""
+    """A line from every result to its readers. If the reader is several rows below, the line runs
+    to the left of the boxes in between."""
     for op in operators:
         x, y, wide = places[op.name]
         for name in op.inputs:
@@ -126,7 +126,7 @@ def _edges(axes, operators, places):
 def _color(strategy):
     if strategy in WHOLE:
         return OP_COLOR["idle"]
-    return STRATEGY_COLOR.get(strategy, "#9cc7ea")  # a dim of the activations
+    return STRATEGY_COLOR.get(strategy, "#9cc7ea")  # split along a dim of the activations
 
 
 def _sent(row, moves, both_ways):
@@ -144,7 +144,7 @@ def _said(names):
 
 
 def _words(row):
-    """The operators' names in few letters: "attention_q, k, v", "split_heads x 3"."""
+    """The operators' names, abbreviated: "attention_q, k, v", "split_heads x 3"."""
     plain = [name.rstrip("0123456789").rstrip("_") or name for name in (op.name for op in row)]
     if len(set(plain)) == 1:
         return (plain[0] if len(row) > 1 else row[0].name) + f" x {len(row)}" * (len(row) > 1)

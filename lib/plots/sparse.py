@@ -1,5 +1,5 @@
 """Parameters against compute per token: a dense layer uses all of its parameters for every token,
-and a mixture of experts has many of which it uses few."""
+while a mixture of experts has many parameters and uses few of them for each."""
 
 from lib.plots.draw import DASHED, grid, numbers, page
 from lib.plots.labels import COUNTS, amount, each, in_unit

@@ -45,11 +45,11 @@ def stage_cut(cuts, costs, microbatches=None, unit="units", on=None):
 
     cuts: {"one device each": Stages, "found": Stages}, 1 or 2 results of cut_into_stages or
     stages_by_speed, or other objects with .layers, a range per stage, and .devices. costs: {device:
-    [cost of each layer on it]} for each entry of .devices, which says how many devices a stage has,
-    or which one. microbatches: m; if given, panels and title show the step time, sum t + (m-1) max
-    t. unit: of a cost. on: {device: its name in the figure}; None: "2 devices". Raises ValueError
-    for any other number of splits, one that does not contain all layers in order, or a device
-    without costs.
+    [cost of each layer on it], ...}, with a key for each entry of .devices. Such an entry is the
+    number of a stage's devices, or the name of its device. microbatches: m; if given, panels and
+    title show the step time, sum t + (m-1) max t. unit: of a cost. on: {device: its name in the
+    figure}; None: a name such as "2 devices". Raises ValueError for any other number of splits, one
+    that does not contain all layers in order, or a device without costs.
     """
     if not 1 <= len(cuts) <= 2:
         raise ValueError(f"{len(cuts)} cuts: 1 or 2 fit beside each other")

@@ -89,9 +89,9 @@ def state_by_stage(parameters, N, precision="mixed"):
     """A bar per stage of ZeRO: bytes of weights, gradients and optimizer state on one of N ranks,
     by the formula.
 
-    parameters: of the model. precision: a key of `lib.cost.RECIPES`. A vertical line marks the
-    memory of a GPU of 80 GB, unless that is more than four times the longest bar. Raises ValueError
-    for fewer than 1 parameter or rank.
+    parameters: of the model. precision: a key of `lib.cost.state.RECIPES`. A vertical line marks
+    the memory of a GPU of 80 GB, unless that is more than four times the longest bar. Raises
+    ValueError for fewer than 1 parameter or rank.
     """
     if parameters < 1 or N < 1:
         raise ValueError(f"{parameters} parameters on {N} ranks: give at least one of each")
@@ -203,7 +203,7 @@ def _drawn(parts, factor):
 
 
 def _dress(axes, names, end, xlabel, pad):
-    """The axes and the legend. pad: space between the two, in letters."""
+    """The axes and the legend. pad: the space between the two, in font sizes."""
     axes.set(xlim=(0, end), xlabel=xlabel)
     rows(axes, names)
     numbers(axes.xaxis)

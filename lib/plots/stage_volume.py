@@ -71,7 +71,7 @@ def volume_by_stage(measured, predicted, unit_seconds=None):
 
 
 def _bar(axes, left, wide, color, value, formula):
-    """The bar that was measured, if it was, the formula's dashed outline around it, and the number
+    """The measured bar, if there is one, the formula's dashed outline around it, and the number
     above."""
     if value is not None:
         box(axes, left + 0.12 * wide, 0, 0.76 * wide, value, color, ec="none")

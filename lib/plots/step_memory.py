@@ -68,7 +68,7 @@ def memory_by_remedy(curves, memory):
     for axes in grid_of[::columns]:
         axes.set_ylabel("GB per GPU")
     bands = [Rectangle((0, 0), 1, 1, label=part, fc=BANDS[part]) for part in shown]
-    # above the headings of the first row, which begin with an empty line for it
+    # The legend is above the headings of the first row, which begin with an empty line for it.
     look = {"ncols": 6, "frameon": False, "handlelength": 1.2, "borderaxespad": 0, "borderpad": 0}
     legend = grid_of[0].legend(handles=bands, loc="lower left", bbox_to_anchor=(0, 1.42), **look)
     legend.set_in_layout(False)

@@ -30,12 +30,12 @@ COLOR = {
 def step_times(measured, predicted, within=None, of="a step"):
     """A bar per plan for the measured time, and a dashed outline for the predicted one.
 
-    measured: {"tp inside nodes": seconds, ...}; in place of seconds also {part: seconds} with parts
-    of COLOR; 1 to 10 plans. predicted: the same for the same plans, for example from `placed_step`
-    or `measured_step`. within: a relative error, such as 0.15; a grey band then extends this far to
-    either side of each prediction, and the title counts the measurements inside. of: what takes
-    this time. Raises ValueError for any other number of plans, predictions of other plans, or times
-    that are not above 0.
+    measured: {"tp inside nodes": seconds, ...}; instead of seconds, {part: seconds} with parts of
+    COLOR is possible, too; 1 to 10 plans. predicted: the same for the same plans, for example from
+    `placed_step` or `measured_step`. within: a relative error, such as 0.15; a grey band then
+    extends this far to either side of each prediction, and the title counts the measurements
+    inside. of: what takes this time. Raises ValueError for any other number of plans, predictions
+    of other plans, or times that are not above 0.
     """
     if not 1 <= len(measured) <= 10 or set(measured) != set(predicted):
         raise ValueError(

@@ -1,4 +1,5 @@
-"""One training step, rank by rank: computation, communication, and how much of that is hidden.
+"""One training step, rank by rank: computation, communication, and how much of the communication is
+hidden.
 
     rank 0   compute   [ forward ][ backward          ][/ wait /]
              network                   [= 0 =][= 1 =][= 2 =]
@@ -27,9 +28,9 @@ def step_timeline(steps):
     """A panel per way to run the step, one above the other on one time axis, with two lanes per
     rank.
 
-    steps: {"after backward": [span, ...], "overlapped": [span, ...]}, 1 to 3 panels; the module
-    says what a span is. Raises ValueError for any other number of panels, an empty one, or a span
-    that is not valid.
+    steps: {"after backward": [span, ...], "overlapped": [span, ...]}, 1 to 3 panels; for what a
+    span is, see the module's docstring. Raises ValueError for any other number of panels, an empty
+    one, or a span that is not valid.
     """
     _refuse(steps)
     names = list(steps)

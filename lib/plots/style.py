@@ -1,4 +1,4 @@
-"""The one style of all figures: colours, letters, and the frame with title, caption and alt text.
+"""The one style of all figures: colours, fonts, and the frame with title, caption and alt text.
 
 +--------------------------------+
 | The claim, in bold             |  A drawing function returns the figure, its claim, what to
@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from lib.plots.labels import capital
 
 PAPER, INK, FAINT = "#faf9f6", "#22262b", "#6b6f76"
-ALARM = "#c2103a"  # what is wrong; always drawn thicker too, because not all readers see red
+ALARM = "#c2103a"  # what is wrong; also drawn thicker, because not all readers see red
 
 RANK_COLORS = (
     "#0072b2",
@@ -52,7 +52,7 @@ AXIS_COLOR = {  # of the axes of a mesh, in every figure
 STAGE_COLORS = (RANK_COLORS[7], RANK_COLORS[0], RANK_COLORS[1], RANK_COLORS[2], RANK_COLORS[3])
 OP_COLOR = {
     "F": "#5aa9e6",  # forward
-    "B": "#f0a030",  # backward, of the input or of everything
+    "B": "#f0a030",  # a full backward, or that of the input
     "W": "#2f7d4f",  # backward of the weights
     "send": "#5b2a86",
     "recv": "#d86a8a",
@@ -96,14 +96,14 @@ def stage_color(name):
 
 
 def on_color(color):
-    """Ink or paper, whichever can be read better on `color`."""
+    """INK or PAPER, whichever is more readable on `color`."""
     return INK if np.dot([0.299, 0.587, 0.114], to_rgb(color)) > 0.55 else PAPER
 
 
 @functools.cache
 def readable(color):
-    """A version of `color` for letters on the paper: the same hue, made dark enough to be read
-    (WCAG 2.2 AA asks for a contrast of 4.5)."""
+    """A version of `color` for text on PAPER: the same hue, made dark enough to be read (WCAG 2.2
+    AA asks for a contrast of 4.5)."""
     rgb = np.array(to_rgb(color))
     while (_luminance(to_rgb(PAPER)) + 0.05) / (_luminance(rgb) + 0.05) < 4.5:
         rgb *= 0.98
@@ -167,8 +167,8 @@ def drawing(draw):
     """A decorator that adds the frame: the function draws, and the decorated one returns a Drawing.
 
     draw(...) must return (figure, claim, what to look at, what the figure is, its numbers in
-    words). The claim, begun with a capital letter, becomes the title. The alt text consists of what
-    the figure is, the title, the note, and the numbers.
+    words). The claim becomes the title, and its first letter a capital. The alt text consists of
+    what the figure is, the title, the note, and the numbers.
     The decorated function also takes `title` and `note` (see `_frame`, whose docstring is appended
     to its own). They are passed on to `draw` only if it has parameters of these names.
     """
@@ -206,7 +206,8 @@ def finish(figure, title, caption, alt):
     a `styled` function.
 
     title: the claim, one or two lines. caption: what to look at. alt: the figure in words, for
-    readers who cannot see it; repeated spaces in it are removed, such as an empty note leaves.
+    readers who cannot see it; repeated spaces, such as those that an empty note leaves, are
+    removed.
     """
     width, height = figure.get_size_inches()
     # Letters per inch at these sizes, a cautious estimate, because the width of text is known only

@@ -1,5 +1,5 @@
-"""By how much a step becomes longer when tp doubles, and which part of that the formula for the
-all-reduces explains.
+"""By how much a step becomes longer when tp grows, such as from 8 to 16, and which part of that the
+formula for the all-reduces explains.
 
 3.6B, micro-batch 2    [ step at tp = 8          ][ sending ][ rest ]     13.5 s (x 1.5)
 3.6B, micro-batch 16   [ step at tp = 8  ][ sending  ][ rest ]            10.7 s (x 2.1)
@@ -19,7 +19,8 @@ def tp_rise(pairs):
 
     pairs: [(small, large), ...], each with .model, .micro_batch, .tp, .seconds, .sending, as
     `lib.cost.tp_sweep.pairs` returns them; 1 to 8 pairs, all at the same two tp. Raises ValueError
-    for another number, different tp, or a step that becomes longer by less than its sending does.
+    for any other number of pairs, pairs at different tp, or a step in which the sending or the rest
+    becomes shorter.
     """
     if not 1 <= len(pairs) <= 8 or len({(a.tp, b.tp) for a, b in pairs}) != 1:
         raise ValueError(f"{len(pairs)} pairs: 1 to 8, all at the same two tp, can be drawn")

@@ -119,8 +119,8 @@ def server_traffic(matrices, predicted=None):
 
     matrices: {"parameter server": (N, N), "ring": (N, N)}, [src, dst], from
     `Ledger.matrix("bytes")` of one step; 1 to 4. predicted: {"ring": (N,) bytes, ...}, per rank,
-    sent and received together; dashed. Raises ValueError for any other number of methods, nothing
-    sent, or other shapes.
+    sent and received together; dashed. Raises ValueError for any other number of methods, other
+    shapes, or if nothing was sent.
     """
     matrices, predicted = {name: np.asarray(m) for name, m in matrices.items()}, predicted or {}
     if not 1 <= len(matrices) <= 4 or not any(m.any() for m in matrices.values()):

@@ -23,8 +23,8 @@ def stage_versions(reads):
     over time, and a line joins those of each mini-batch.
 
     reads: {"with stashing": {Action: version}, "without": {Action: version}}, of all p stages and n
-        mini-batches each, as `versions(p, n, stashing)` predicts them or `PipeDream.reads` of all
-        ranks together; 1 or 2 of them.
+        mini-batches each, as `versions(p, n, stashing)` predicts them, or merged from the
+        `PipeDream.reads` of all ranks; 1 or 2 of them.
     Stage 0 is drawn, because it reads the oldest versions. The boxes are where 1F1B places them if
     B takes as long as two F.
     Raises ValueError for any other number of ways, or for other actions than 1F1B's.
@@ -103,8 +103,8 @@ def _panel(axes, bars, reads, held, inches):
 
 
 def held_spans(bars, reads):
-    """{version: (begin, end)} of the time in which it is in memory: while it is the newest, or as
-    long as a backward still has to read it."""
+    """{version: (begin, end)}: the time in which a version is in memory, that is, while it is the
+    newest, or as long as a backward still has to read it."""
     # B number k, counted from 0, ends with the update that makes version k+1
     updates = [bar.end for bar in bars if bar.action.kind == "B"]
     # the version that the last B makes is left out

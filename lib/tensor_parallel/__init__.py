@@ -32,8 +32,8 @@ Other splits are imported by name. Context parallelism shards the sequence: cont
 with layouts.py (which positions a rank has), online_softmax.py (attention from partial results),
 ring_attention.py, and ulysses.py (all-to-all of heads; all-gather of keys). two_d.py shards a
 weight in two dims. asynchronous.py overlaps a layer's communication with its matmul.
-ring_exchange.py sends blocks around a ring while the ranks compute. compare.py puts each part next
-to the unsharded model's.
+ring_exchange.py sends blocks around a ring while the ranks compute. compare.py compares each part
+with that of the unsharded model.
 
 In Megatron-LM: `ColumnParallelLinear`, `RowParallelLinear`, `VocabParallelEmbedding`, and the
 functions that mappings.py and sequence.py name. In torch: `parallelize_module` with

@@ -79,8 +79,8 @@ def linear_scatter(x, weight, group=None):
     """y = scatter(x W^T): x (B, T, D/tp) sharded by columns, weight (F, D/tp) -> y (B, t, F)
     sharded by tokens.
 
-    Sends per rank: forward tp-1 partial sums of shards of y; backward tp-1 shards of its
-    gradient. Raises ValueError where tp does not divide T.
+    Sends per rank: forward tp-1 partial sums of shards of y; backward tp-1 shards of its gradient.
+    Raises ValueError if tp does not divide T.
     """
     return LinearScatter.apply(x, weight, group)
 

@@ -23,8 +23,8 @@ MLP: each rank has F/tp of the F hidden units, with their columns of A and rows 
 
     x --f--> x A_r + a_r --gelu--> . B_r --g--> + b          Z = sum_r gelu(X A_r + a_r) B_r + b
 
-Hidden units do not depend on each other, so nothing is sent between f and g. One all-reduce of
-(B, T, D) forward (g), one backward (f).
+Hidden units do not depend on each other, so nothing is sent between f and g. There is one
+all-reduce of (B, T, D) in forward (g) and one in backward (f).
 """
 
 import copy
@@ -48,11 +48,11 @@ from lib.training.model import MLP, Attention, causal_attention, merge_heads, sp
 
 # exercise: lab3.ParallelAttention
 class ParallelAttention(nn.Module):
-    """A rank's heads of a `lib.training.model.Attention`: (B, T, D) -> (B, T, D); in sequence
-    parallel both (B, T/tp, D).
+    """A rank's heads of a `lib.training.model.Attention`: (B, T, D) -> (B, T, D); with sequence
+    parallelism both are (B, T/tp, D).
 
-    attention: the unsharded one, the same on all ranks. column_linear, row_linear: the two linear
-    functions, as in linear.py. Raises ValueError where tp does not divide n_heads or n_kv_heads.
+    attention: the unsharded layer, the same on all ranks. column_linear, row_linear: the two linear
+    functions, as in linear.py. Raises ValueError if tp does not divide n_heads or n_kv_heads.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class ParallelAttention(nn.Module):
 
 
 class ParallelMLP(nn.Module):
-    """A rank's hidden units of a `lib.training.model.MLP`: (B, T, D) -> (B, T, D); in sequence
-    parallel both (B, T/tp, D).
+    """A rank's hidden units of a `lib.training.model.MLP`: (B, T, D) -> (B, T, D); with sequence
+    parallelism both are (B, T/tp, D).
 
-    mlp: the unsharded one, the same on all ranks. column_linear, row_linear: the two linear
-    functions, as in linear.py. Raises ValueError where tp does not divide mlp_hidden.
+    mlp: the unsharded layer, the same on all ranks. column_linear, row_linear: the two linear
+    functions, as in linear.py. Raises ValueError if tp does not divide mlp_hidden.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""Compares each part of a tensor-parallel model with the unsharded one: the error, and what is
-sent.
+"""Compares each part of a tensor-parallel model with the unsharded one, and reports the error and
+what is sent.
 
 Every function runs on the ranks of a launch, and all ranks call it with the same arguments:
 
     results = launch.run(compare.mlp, SHAPE, column_parallel, row_parallel, nproc=4)
     results[0]                                           the errors, which are the same on all ranks
-    results.ledger.section("forward").sent("elements")   what a marked part of it has sent
+    results.ledger.section("forward").sent("elements")   what was sent in this section
 
-An error is the largest difference of two tensors, relative to the largest value of the right one.
+An error is the largest difference of two tensors, relative to the largest value of the reference.
 Weights and inputs come from seeds, so they are the same on every rank. Layers are passed as
 arguments, so a function of your own can be compared as well.
 """
@@ -34,8 +34,8 @@ from lib.training.recompute import SavedBytes
 
 
 def gradchecked(f: Callable, g: Callable) -> dict[str, bool]:
-    """Does torch's gradcheck accept g(tanh(f(x) W_r)) with both mappings, and with each of them
-    alone?
+    """Whether torch's gradcheck accepts g(tanh(f(x) W_r)) with both mappings, and with each of them
+    alone.
 
     x is the same on all ranks, and W_r differs from rank to rank.
     """
@@ -68,7 +68,7 @@ def partial_sums() -> dict[str, float]:
 def two_layers(
     column_linear: Callable, row_linear: Callable, B: int, T: int, D: int, width: int
 ) -> None:
-    """A column-parallel layer and then a row-parallel one, x (B, T, D) -> (B, T, width) -> (B, T,
+    """Run a column-parallel layer and a row-parallel one, x (B, T, D) -> (B, T, width) -> (B, T,
     D). Sections of the ledger: forward, backward."""
     up, down = ColumnParallelLinear(nn.Linear(D, width)), RowParallelLinear(nn.Linear(width, D))
     x = torch.randn(B, T, D, requires_grad=True)
@@ -126,8 +126,8 @@ def gated_mlp(
 
 
 def mlp_orders(shape: Shape) -> dict[str, float]:
-    """The errors of an MLP with something between its two layers: nothing, a gather before the
-    row split, an all-reduce after the column split. A section of the ledger each."""
+    """The errors of an MLP with something between its two layers: nothing, a gather before the row
+    split, an all-reduce after the column split. Each has a section of the ledger."""
     plain = first_block(GPT(shape)).mlp
     up, down = ColumnParallelLinear(plain.up), RowParallelLinear(plain.down)
     x = torch.randn(2, 8, shape.hidden, generator=seeded(0))
@@ -162,7 +162,7 @@ def block(shape: Shape, attention: Callable) -> dict[str, float]:
 
 
 def losses(cross_entropy: Callable, vocabularies: Sequence[int], B: int = 4, T: int = 16) -> None:
-    """The sharded loss, forward and backward, and an all-gather of the logits, for each size of
+    """Run the sharded loss, forward and backward, and an all-gather of the logits, for each size of
     the vocabulary. Sections of the ledger: "loss 1000", "gather 1000", ..."""
     tp = dist.get_world_size()
     for V in vocabularies:
@@ -177,7 +177,7 @@ def losses(cross_entropy: Callable, vocabularies: Sequence[int], B: int = 4, T: 
 
 def padded_loss(cross_entropy: Callable, words: int = 10, padded: int = 12) -> dict[str, float]:
     """The loss of a vocabulary that was padded to `padded` rows, without a mask and with padded
-    logits of -1e9, and the right one of `words`."""
+    logits of -1e9, and the correct loss, of `words` rows."""
     rank, tp = dist.get_rank(), dist.get_world_size()
     logits = torch.randn(2, 8, padded, generator=seeded(0))
     targets = torch.randint(words, (2, 8), generator=seeded(1))

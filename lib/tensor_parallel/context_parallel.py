@@ -61,13 +61,13 @@ def context_parallel_gpt(
 
 
 class ContextParallelGPT(nn.Module):
-    """A GPT on a part of the sequence, under the GPT's names for parts and parameters. By
+    """A GPT on a part of the sequence, under the GPT's names for parts and parameters. Made by
     `context_parallel_gpt`."""
 
     def __init__(self, model, layout, group, mix):
         super().__init__()
         self.shape, self.layout, self.group = model.shape, layout, group
-        model = copy.deepcopy(model)  # whole, ties and all
+        model = copy.deepcopy(model)  # all of it, so that tied weights stay tied
         self.embedding = SplitEmbedding(model.embedding, layout[dist.get_rank(group)])
         self.blocks, self.norm, self.head = model.blocks, model.norm, model.head
         for block in self.blocks:
@@ -96,7 +96,7 @@ class ContextParallelGPT(nn.Module):
 
 
 class SplitEmbedding(nn.Module):
-    """tokens (B, t) at the rank's positions -> (B, t, D). `embedding`'s two tables."""
+    """tokens (B, t) at the rank's positions -> (B, t, D), from the two tables of `embedding`."""
 
     def __init__(self, embedding, positions):
         super().__init__()

@@ -33,8 +33,8 @@ def own_random_numbers(group: Group = None, draws: bool = True) -> Iterator[None
     """A context in which the ranks of `group` draw different numbers. Afterwards their random
     states are the same again.
 
-    draws: False if the block is going to draw nothing: then the random state stays as it is. Sends
-    nothing.
+    draws: False if the block is going to draw nothing, so that the random state does not change.
+    Sends nothing.
     """
     if not draws:
         yield

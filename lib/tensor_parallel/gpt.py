@@ -98,7 +98,7 @@ class ParallelGPT(nn.Module):
         self.norm = copy.deepcopy(model.norm)
         self.head = ColumnParallelLinear(model.head, group, column_linear, "vocab_size")
         if model.head.weight is model.embedding.token.weight:
-            # both are sharded by vocabulary: the tie holds on every rank
+            # both are sharded by vocabulary, so they can be tied on every rank
             self.head.weight = self.embedding.token.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -119,8 +119,8 @@ class ParallelGPT(nn.Module):
         return [parameter for name, parameter in self.named_parameters() if split_dim(name) is None]
 
     def sum_gradients(self) -> None:
-        """Call it after the last backward of a step, in sequence parallel; here every gradient is
-        complete already."""
+        """With sequence parallelism, call it after the last backward of a step. Here every gradient
+        is complete already, so it does nothing."""
 
 
 class SequenceParallelGPT(ParallelGPT):
@@ -139,8 +139,8 @@ class SequenceParallelGPT(ParallelGPT):
             block.attention.dropout, block.mlp.dropout = own(), own()
 
     def sum_gradients(self) -> None:
-        """Replicated parameters saw this rank's tokens only: replace their gradients by the sums
-        over the ranks.
+        """Replace the gradients of replicated parameters, which saw only this rank's tokens, by
+        their sums over the ranks.
 
         Call it once per step, after the last backward. Sends: one all-reduce.
         """

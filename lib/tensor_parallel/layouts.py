@@ -1,8 +1,8 @@
 """Which positions of the sequence each rank has, and how many (query, key) pairs it must compute
 for them.
 
-T = 8 tokens over cp = 2 ranks. Token t sees tokens 0..t, so late tokens are work and early ones are
-not:
+T = 8 tokens over cp = 2 ranks. Token t sees tokens 0..t, so late tokens are more work than early
+ones:
 
                          rank 0      rank 1     pairs seen
     contiguous(8, 2)     0 1 2 3     4 5 6 7    10 and 26: the last rank works most, all wait for it
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 
 def contiguous(T: int, cp: int) -> list[list[int]]:
-    """Rank r holds the r-th of cp runs of tokens; the first T mod cp runs hold one more.
+    """Rank r has the r-th of cp runs of tokens; the first T mod cp runs have one token more.
     [[position, ...] per rank]"""
     if not 1 <= cp <= T:
         raise ValueError(
@@ -35,9 +35,9 @@ def contiguous(T: int, cp: int) -> list[list[int]]:
 
 
 def zigzag(T: int, cp: int) -> list[list[int]]:
-    """Of 2cp runs of tokens, rank r holds run r and run 2cp-1-r. [[position, ...] per rank]
+    """Of 2cp runs of tokens, rank r has run r and run 2cp-1-r. [[position, ...] per rank]
 
-    Every rank sees T(T+1)/(2cp) pairs, where 2cp divides T.
+    Every rank sees T(T+1)/(2cp) pairs if 2cp divides T.
     """
     if not 1 <= cp <= T // 2:
         raise ValueError(
@@ -58,8 +58,8 @@ def rectangle(queries, keys):
     """(a, b): of these positions only queries[a:] see any of the keys, and only keys[:b] are seen
     by any query.
 
-    Nothing outside of this rectangle need be computed. Inside it every query sees the first key at
-    least.
+    Nothing outside of this rectangle has to be computed. Inside it every query sees at least the
+    first key.
     """
     if keys[0] > queries[-1]:
         return len(queries), 0
@@ -67,10 +67,10 @@ def rectangle(queries, keys):
 
 
 def pairs_seen(layout: Sequence[Sequence[int]]) -> list[list[int]]:
-    """[[pairs of step 0, of step 1, ...] per rank]: (query, key) with the key not later than the
-    query.
+    """[[pairs of step 0, of step 1, ...] per rank]: how many pairs (query, key) there are in which
+    the key is not later than the query.
 
-    At step s rank r has the keys of rank r - s. All together T(T+1)/2.
+    At step s rank r has the keys of rank r - s. All the numbers add up to T(T+1)/2.
     """
     cp = len(layout)
     seen = lambda queries, keys: sum(bisect_right(keys, q) for q in queries)

@@ -10,8 +10,8 @@
 The output of a column split is the input of a row split. So of two consecutive layers, the first
 column-parallel and the second row-parallel, only the end of the second sends anything in forward
 (g, the output_mapping), and only the beginning of the first in backward (f, the input_mapping). Any
-elementwise function may stand between them. After a row split it may not stand before g, because
-gelu(partial + partial) is not gelu(partial) + gelu(partial).
+elementwise function may be applied between them. After a row split it must not be applied before g,
+because gelu(partial + partial) is not gelu(partial) + gelu(partial).
 
 Megatron's `ColumnParallelLinear` and `RowParallelLinear` are modules that choose their mappings by
 flags (gather_output, input_is_parallel, sequence_parallel). Here the functions column_parallel and
@@ -50,9 +50,9 @@ def column_parallel(
     """This rank's columns of x A + a, for each of the layers: (B, T, D), replicated -> [(B, T,
     F/tp), ...], sharded.
 
-    linears: layers that read the same x (q, k and v; or one), this rank's shards: weight (F/tp, D),
-    bias (F/tp,) or None. input_mapping(x, group), f, is applied once for all of them: one
-    all-reduce of (B, T, D) in backward, none forward.
+    linears: this rank's shards of the layers that read the same x (q, k and v; or just one): weight
+    (F/tp, D), bias (F/tp,) or None. input_mapping(x, group), f, is applied once for all of them. It
+    sends one all-reduce of (B, T, D) in backward, and nothing in forward.
     """
     # Y_r = X A_r + a_r
     x = input_mapping(x, group)  # (B, T, D)       replicated
@@ -67,10 +67,11 @@ def row_parallel(
     group: Group = None,
     output_mapping: Collective = reduce_from_group,
 ) -> Tensor:
-    """x B + b of all ranks' columns of x: (B, T, D/tp), sharded -> (B, T, F), replicated.
+    """x B + b, from all ranks' columns of x: (B, T, D/tp), sharded -> (B, T, F), replicated.
 
     linear: weight (F, D/tp), this rank's rows of B, and the full bias (F,) or None.
-    output_mapping(partial, group), g, sends: one all-reduce of (B, T, F) forward, none in backward.
+    output_mapping(partial, group), g, sends one all-reduce of (B, T, F) in forward, and nothing in
+    backward.
     """
     # Y = sum_r X_r B_r + b
     partial = F.linear(x, linear.weight)  # (B, T, F)  partial
@@ -83,8 +84,8 @@ class ColumnParallelLinear(nn.Module):
     """A rank's columns of an nn.Linear, (B, T, D) -> (B, T, F/tp). Weight and bias are sharded on
     dim 0.
 
-    column_linear: column_linear(x, [linear], group), as `column_parallel`. Raises ValueError where
-    tp does not divide F.
+    column_linear: column_linear(x, [linear], group), as `column_parallel`. Raises ValueError if tp
+    does not divide F.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class RowParallelLinear(nn.Module):
     """A rank's rows of an nn.Linear, (B, T, D/tp) -> (B, T, F). The weight is sharded on dim 1, the
     bias is replicated.
 
-    row_linear: row_linear(x, linear, group), as `row_parallel`. Raises ValueError where tp does not
+    row_linear: row_linear(x, linear, group), as `row_parallel`. Raises ValueError if tp does not
     divide D.
     """
 

@@ -8,15 +8,15 @@
     x --f--> x A_r --gelu--> Y_r B_r --g--> sum over r      rank r of tp, with its shards of A, B
     <--f---  each rank's part of dx  <--g--  dZ, the same on all ranks
 
-Both are one line of calculus, with the tp ranks as one graph:
+Each is one line of calculus, if the tp ranks are seen as one graph:
 
     f   y_r = x for each r       dx   = sum_r dy_r
     g   y   = sum_r x_r          dx_r = dy
 
 so the backward of each is the forward of the other. Between f and g every rank works on its own;
 outside, all ranks have the same values and compute the same. Therefore the two must come as a pair.
-Without f, a rank's gradient of x lacks what the other ranks add to it; without g, the result is
-still a partial sum. Layers take the two as arguments: input_mapping is f, output_mapping is g.
+Without f, a rank's gradient of x is missing the other ranks' terms; without g, the result is still
+a partial sum. Layers take the two as arguments: input_mapping is f, output_mapping is g.
 
 The other pair splits and gathers the last dim, for a layer that takes or returns full vectors. Each
 is the other's backward:
@@ -50,10 +50,10 @@ from lib.tensor_parallel.shards import divide, gather_along_dim
 def copy_to_group(
     x: Tensor, group: Group = None, all_reduce: Collective = collectives.all_reduce
 ) -> Tensor:
-    """f: x, replicated, into the tensor-parallel region. Returns x, any shape.
+    """f: pass x, replicated, into the tensor-parallel region. Returns x, of any shape.
 
-    Sends nothing forward; backward all-reduces the gradient, as large as x.
-    all_reduce: all_reduce(tensor, group) sums in place.
+    Sends nothing in forward; backward all-reduces the gradient, which is as large as x. all_reduce:
+    all_reduce(tensor, group) sums in place.
     """
     return _Copy.apply(x, group, all_reduce)
 
@@ -65,8 +65,8 @@ def reduce_from_group(
     """g: the sum over the ranks of x, each rank's partial result, of any shape. Returns a new
     tensor, replicated.
 
-    Sends forward: one all-reduce, as large as x; backward nothing.
-    all_reduce: all_reduce(tensor, group) sums in place.
+    Sends: one all-reduce in forward, as large as x; nothing in backward. all_reduce:
+    all_reduce(tensor, group) sums in place.
     """
     return _Reduce.apply(x, group, all_reduce)
 
@@ -74,9 +74,9 @@ def reduce_from_group(
 def split_to_group(
     x: Tensor, group: Group = None, all_gather: Collective = collectives.all_gather
 ) -> Tensor:
-    """This rank's shard of x, replicated, on the last dim: (.., F) -> (.., F/tp).
+    """This rank's shard, on the last dim, of the replicated x: (.., F) -> (.., F/tp).
 
-    Sends nothing forward; backward all-gathers the shards' gradients. Raises ValueError where tp
+    Sends nothing in forward; backward all-gathers the shards' gradients. Raises ValueError if tp
     does not divide F.
     """
     return _Split.apply(x, group, all_gather)
@@ -87,7 +87,8 @@ def gather_from_group(
 ) -> Tensor:
     """The ranks' shards, concatenated on the last dim, replicated: (.., F/tp) -> (.., F).
 
-    Sends forward: an all-gather; backward nothing, each rank takes its shard of the gradient.
+    Sends: an all-gather in forward. Backward sends nothing, because each rank takes its shard of
+    the gradient.
     """
     return _Gather.apply(x, group, all_gather)
 

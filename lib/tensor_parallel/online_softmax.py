@@ -1,5 +1,5 @@
-"""Attention over some of the keys, and what it takes to make attention over all of them of such
-parts.
+"""Attention over some of the keys, and how such partial results are merged into attention over all
+keys.
 
     keys 0..3    out_1, log_sum_1    } merge_attention      out, log_sum of keys 0..7, exactly
     keys 4..7    out_2, log_sum_2    }
@@ -8,26 +8,28 @@ For one query with scores s_j over the keys of a part:
 
     log_sum = log(sum_j exp(s_j))        out = sum_j exp(s_j - log_sum) v_j
 
-A part's exponentials add up to exp(log_sum), so that is what its `out` weighs among all:
+A part's exponentials add up to exp(log_sum), so this is the weight of its `out` in the sum over the
+parts:
 
     log_sum = log(exp(log_sum_1) + exp(log_sum_2))        out = sum_i exp(log_sum_i - log_sum) out_i
 
 No score is needed again, and nothing is ever as large as T x T. A part in which a query sees no key
-has log_sum -inf. `ring_attention.py` keeps the largest score and the sum apart instead, which loses
-fewer digits where scores are large.
+has log_sum -inf. `ring_attention.py` stores the largest score and the sum separately instead, which
+loses fewer digits if scores are large.
 
-Backward, too, goes part by part. Once log_sum over all keys is known, a block's probabilities are P
-= exp(S - log_sum); with delta = sum_d(dout * out), a number per query (Dao et al. 2022):
+Backward can be computed part by part as well. Once log_sum over all keys is known, a block's
+probabilities are P = exp(S - log_sum); with delta = sum_d(dout * out), a number per query (Dao et
+al. 2022):
 
     dv = P^T dout     dS = P * (dout v^T - delta)     dq += dS k / sqrt(d)     dk = dS^T q / sqrt(d)
 
-In 16 bits, scores and all that is summed are kept in 32, as FlashAttention keeps them: a bfloat16
-has 8 bits of precision, so a score of 4 would be rounded by up to 1/64, and its exponential by more
+If the inputs have 16 bits, scores and all sums are kept in 32, as in FlashAttention. A bfloat16 has
+8 bits of precision, so a score of 4 would be rounded by up to 1/64, and its exponential by more
 than one per cent.
 
 Sources: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"; Rabe & Staats 2021,
-"Self-attention does not need O(n^2) memory". FlashAttention (Dao et al. 2022) goes over its blocks
-so, ring attention over the ranks.
+"Self-attention does not need O(n^2) memory". FlashAttention (Dao et al. 2022) does this over its
+blocks, and ring attention over the ranks.
 """
 
 import contextlib
@@ -43,7 +45,7 @@ class Attended(NamedTuple):
     """Attention of some queries over some keys; the dimensions before t may be any."""
 
     out: torch.Tensor  # (..., t, d)
-    # (..., t)  of the exponentials of the scores; float32 where q is in 16 bits
+    # (..., t)  log of the sum of exp(score); float32 if q has 16 bits
     log_sum: torch.Tensor
 
 
@@ -59,7 +61,7 @@ def without_autocast(x):
 
 
 def wide(x):
-    """x in float32 if it is in 16 bits, else x: what sums are kept in."""
+    """x in float32 if it has 16 bits, and otherwise x. Sums are kept in this dtype."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -79,8 +81,8 @@ def scores(q, k, queries=None, keys=None):
 
 
 def weigh(P, v):
-    """P v: the values (B, K, s, d), weighed by P (B, K, G, t, s). (B, K, G, t, d), in
-    float32 or more."""
+    """P v: the values (B, K, s, d), weighted by P (B, K, G, t, s) -> (B, K, G, t, d), in float32 or
+    more."""
     with without_autocast(v):
         return torch.einsum("bkgts,bksd->bkgtd", P, wide(v))
 
@@ -96,8 +98,8 @@ def attend(
     d) and (B, H, t).
 
     Query head i uses key/value head i // (H/K). queries, keys: positions in the sequence, t and s
-    of them; a key later than the query is not seen. None: all keys are seen. Autograd knows it, but
-    keeps the scores.
+    of them; a key later than the query is not seen. None: all keys are seen. You can differentiate
+    through it, but autograd then keeps the scores.
     """
     S = scores(q, k, queries, keys)  # (B, K, G, t, s)
     m = S.detach().amax(-1)  # (B, K, G, t)
@@ -124,8 +126,8 @@ def attend_backward(
     (dq, dk, dv).
 
     whole: the Attended of q over all keys, of which these are some; d_out (B, H, t, d): the
-    gradient of whole.out. The rest is as `attend` was given it. What comes back is in float32 where
-    q is in 16 bits: it is a part of a sum.
+    gradient of whole.out. The other arguments are those of `attend`. The results are in float32 if
+    q has 16 bits, because they are parts of sums.
     """
     K, d = k.shape[1], k.shape[-1]
     q, k, v, out, d_out = (wide(x) for x in (q, k, v, whole.out, d_out))
@@ -142,11 +144,11 @@ def attend_backward(
 
 # exercise: lab3.merge_attention
 def merge_attention(one: Attended, other: Attended) -> Attended:
-    """Attention over the keys of both, as if it had been computed at once: two Attended ->
-    Attended, of new tensors.
+    """Merge attention over two sets of keys into attention over both, as if it had been computed at
+    once: two Attended -> Attended, of new tensors.
 
-    A query that has seen no key has log_sum -inf there, and weighs nothing. No gradient is
-    promised.
+    A query that has seen no key of a set has log_sum -inf there, and that set has no weight for it.
+    The result need not have a gradient.
     """
     log_sum = torch.logaddexp(one.log_sum, other.log_sum)  # (..., t)
     seen = log_sum.where(log_sum > -math.inf, 0.0)  # else exp(-inf - -inf) is nan

@@ -1,5 +1,5 @@
-"""Ring attention: the sequence is sharded over the ranks; queries stay, keys and values are sent
-around the ring (Liu et al. 2023).
+"""Ring attention: the sequence is sharded over the ranks; queries stay where they are, and keys and
+values are sent around the ring (Liu et al. 2023).
 
             step 0  step 1         step 2         cp = 3; (i, j): queries of rank i, keys of rank j
     rank 0  (0, 0)  (0, 2) unseen  (0, 1) unseen  a block that no query sees is forwarded, not
@@ -17,17 +17,17 @@ Gimelshein 2018):
     S = q k_j^T / sqrt(d)      m' = max(m, max_j S)      P = exp(S - m')
     l <- l exp(m - m') + sum_j P        o <- o exp(m - m') + P v_j        at the end: out = o / l
 
-The same by `merge_attention` is shorter: a student's answer does so.
+The exercise's answer is shorter, because it uses `merge_attention`.
 
 Memory: the largest tensor is (B, H, t, t), 1/cp^2 of plain attention's. What is kept for backward
 is O(t): q, k, v, out and the logarithm of each row's sum.
 
-Backward of a block is `attend_backward`. Keys and values are sent around once more, and their
-gradients behind them: those of block j start on rank j+1, every rank adds its part, and they end on
-rank j, which owns them and adds its own. The last hop does not overlap with compute.
+Backward of a block is `attend_backward`. Keys and values are sent around once more, followed by
+their gradients. Those of block j start on rank j+1, every rank adds its part, and they end on rank
+j, which owns them and adds its own. The last hop does not overlap with compute.
 
-Sent by all ranks: forward the k and v shards of all ranks but one each: (cp-1) 2BKTd elements;
-backward twice that.
+Sent by all ranks: in forward each rank sends all k and v shards but one, which are (cp-1) 2BKTd
+elements in total; in backward twice that.
 
 Source: Liu, Zaharia, Abbeel 2023, "Ring attention with blockwise transformers for near-infinite
 context".
@@ -62,10 +62,10 @@ def ring_attention(
 
     q (B, H, t, d); k, v (B, K, t, d): this rank's tokens; query head i uses key/value head i //
     (H/K). layout: [positions of rank 0, of rank 1, ...], from `layouts`; t is len(layout[rank]),
-    and may differ by rank. causal: a key later than the query is not seen; False: all are.
-    Sends: forward cp-1 messages to the right neighbour, backward 2(cp-1); the bytes are above.
-    Every rank of the group must run backward too, or none. Raises ValueError where shapes and
-    layout do not fit.
+    and may differ by rank. causal: if True, a key later than the query is not seen; if False, all
+    keys are. Sends: cp-1 messages to the right neighbour in forward, 2(cp-1) in backward. Either
+    every rank of the group runs backward, or none. Raises ValueError if shapes and layout do not
+    fit.
     """
     return RingAttention.apply(q, k, v, layout, causal, group)
 
@@ -136,8 +136,8 @@ class RingAttention(torch.autograd.Function):
 
 
 def _block(queries, keys, causal):
-    """(a, b, their positions): queries a and later see some of the first b keys; b is 0 where
-    nothing is seen."""
+    """(a, b, their positions): queries a and later see some of the first b keys; b is 0 if nothing
+    is seen."""
     if not causal:
         return 0, len(keys)
     a, b = rectangle(queries, keys)
@@ -151,8 +151,8 @@ def _shapes(k, layout):
 
 
 def check(q, k, v, layout, rank, world_size):
-    """Raises ValueError where this rank's q (B, H, t, d), k and v (B, K, t, d) do not fit the
-    layout, or each other."""
+    """Raises ValueError if this rank's q (B, H, t, d), k and v (B, K, t, d) do not fit the layout
+    or each other."""
     (B, H, t, d), K = q.shape, k.shape[1]
     if len(layout) != world_size or len(layout[rank]) != t:
         raise ValueError(

@@ -6,9 +6,9 @@ asynchronous TP share.
 
     ring_accumulate  a partial sum is sent around instead, while this rank computes its addend
 
-N ranks of a group; block r is rank r's. A collective communicates first and the rank computes
-afterwards; here N-1 of the N compute steps overlap with a message. Where a step takes longer than
-its message, the communication is hidden.
+N ranks of a group; block r is rank r's. With a collective, a rank first communicates and computes
+afterwards. Here N-1 of the N compute steps overlap with a message, which is hidden if the step
+takes longer than the message.
 
 Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition in
 large deep learning models": they decompose an all-gather or a reduce-scatter, and the matmul that
@@ -28,12 +28,12 @@ from lib.collectives import p2p, start
 
 
 class RingTransfer:
-    """A transfer in flight: `block` to the right neighbour, and the left neighbour's block into
-    `out`.
+    """A transfer in flight: it sends `block` to the right neighbour, and receives the left
+    neighbour's block into `out`.
 
-    Posted by the communication thread: over `slow_link`, posting takes as long as the link. Until
-    `arrived()` has returned, leave `block` as it is, do not read `out`, and use the group for
-    nothing else than another RingTransfer.
+    The communication thread posts it, because over `slow_link` posting takes as long as the link
+    does. Until `arrived()` has returned, do not change `block`, do not read `out`, and use the
+    group only for another RingTransfer.
     """
 
     def __init__(self, block, out, group=None):
@@ -59,10 +59,9 @@ def ring_shift(block: Tensor, shapes: Any, group: Group = None) -> Iterator:
     computes, the next block is received.
 
     block: this rank's, contiguous. shapes[r]: the shape of rank r's; they may differ. Ask for the
-    next one only when the work on this one is done: that waits for its arrival. Do not change a
-    block.
-    Sends: N-1 messages to the right neighbour, the blocks of all ranks but the right neighbour's
-    own.
+    next block only when the work on this one is done, because asking waits for its arrival. Do not
+    change a block. Sends: N-1 messages to the right neighbour, the blocks of all ranks but the
+    right neighbour's own.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     for step in range(world_size):

@@ -20,15 +20,15 @@ output_mapping sums and shards at once. Note whose g it is: in Shoeybi et al. 20
 mappings.py, g is the all-reduce.
 
 An all-reduce is a reduce-scatter and an all-gather. S and the next G are these two halves, with the
-norm between them: the same bytes forward as g alone. In backward, G's reduce-scatter and the S
-before it do the same for f.
+norm between them, so in forward they send as many bytes as g alone. In backward, G's reduce-scatter
+and the S before it do the same for f.
 
     G   y   = [x_0 | ... | x_tp-1]       dx_r = sum_s (dy_s, tokens of rank r)
     S   y_r = sum_s (x_s, tokens of r)   dx_s = [dy_0 | ... | dy_tp-1]
 
-There is a price in parameters. A norm's weight, a position's vector or the bias after S is on every
-rank, but has seen that rank's tokens only: its gradient is a sum over all tokens, so over the
-ranks. `sum_gradients` adds it up.
+There is a price: the gradients of replicated parameters are incomplete. A norm's weight, a
+position's vector or the bias after S is on every rank, but has seen only that rank's tokens. Its
+gradient is a sum over all tokens, and therefore over the ranks, which `sum_gradients` computes.
 
 regathered_column_parallel keeps only a rank's own tokens for backward, and gathers the others'
 again:
@@ -74,9 +74,9 @@ def gather_sequence(
 ) -> Tensor:
     """G: every rank's tokens, in rank order, on every rank: (B, T/tp, D) -> (B, T, D).
 
-    Sends: an all-gather forward, a reduce-scatter backward: (tp-1) BTD elements over all ranks,
-    each. all_gather(chunk, group) and reduce_scatter(tensor, group) work on dim 0 and return their
-    result.
+    Sends: an all-gather in forward and a reduce-scatter in backward, each (tp-1) BTD elements over
+    all ranks. all_gather(chunk, group) and reduce_scatter(tensor, group) work on dim 0 and return
+    their result.
     """
     return _GatherSequence.apply(x, group, all_gather, reduce_scatter)
 
@@ -88,11 +88,11 @@ def scatter_sequence(
     all_gather: Collective = collectives.all_gather,
     reduce_scatter: Collective = collectives.reduce_scatter,
 ) -> Tensor:
-    """S: x, each rank's partial result, summed over the ranks; this rank's tokens of it: (B, T, D)
-    -> (B, T/tp, D).
+    """S: sum x, each rank's partial result, over the ranks, and return this rank's tokens of the
+    sum: (B, T, D) -> (B, T/tp, D).
 
-    Sends: a reduce-scatter forward, an all-gather backward: (tp-1) BTD elements over all ranks,
-    each. Raises ValueError where tp does not divide T.
+    Sends: a reduce-scatter in forward and an all-gather in backward, each (tp-1) BTD elements over
+    all ranks. Raises ValueError if tp does not divide T.
     """
     return _ScatterSequence.apply(x, group, all_gather, reduce_scatter)
 
@@ -128,10 +128,10 @@ def sum_gradients(
 ) -> None:
     """Replace the gradients of these parameters by their sums over the ranks of `group`.
 
-    parameters: the replicated ones that were used on this rank's tokens only, in one order on all
-    ranks. Frozen ones are left alone; one that was not used here counts as zeros. Once per step,
-    after the last backward: a second call would sum the sums. Sends: one all-reduce of a flat
-    buffer of all of them; nothing for an empty list.
+    parameters: the replicated ones that were used on this rank's tokens only, in the same order on
+    all ranks. Frozen ones are left alone; the gradient of one that was not used here counts as
+    zeros. Call it once per step, after the last backward, because a second call would sum the sums.
+    Sends: one all-reduce of a flat buffer of all gradients; nothing for an empty list.
     """
     gradients = [gradient(p) for p in parameters if p.requires_grad]
     if gradients:
@@ -178,8 +178,8 @@ def regathered_column_parallel(
     """`sequence_column_parallel` that keeps only its input, this rank's tokens: (B, T/tp, D) ->
     [(B, T, F/tp), ...].
 
-    Sends: an all-gather forward; an all-gather and a reduce-scatter backward; each (tp-1) BTD
-    elements over all ranks.
+    Sends: an all-gather in forward, and an all-gather and a reduce-scatter in backward, each (tp-1)
+    BTD elements over all ranks.
     """
     weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
     return _Regathered.apply((group, all_gather, reduce_scatter), x, *weights, *biases)
@@ -192,7 +192,7 @@ class _Regathered(torch.autograd.Function):
         ctx.how, ctx.has_bias = how, [bias is not None for bias in biases]
         ctx.save_for_backward(x, *weights)  # (B, T/tp, D), not (B, T, D)
         group, all_gather, _ = how
-        x = gather_along_dim(x, -2, group, all_gather)  # (B, T, D), gone when this returns
+        x = gather_along_dim(x, -2, group, all_gather)  # (B, T, D), freed when this returns
         return tuple(
             F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)
         )

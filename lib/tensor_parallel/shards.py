@@ -7,8 +7,8 @@
     | rank 1|         |   |   |        split on dim 0 (Shard(0)), a row split one on dim 1
     +-------+         +---+---+
 
-Shards are of one size, so that every rank computes as much and shards can be merged without further
-information.
+All shards have the same size, so that every rank computes equally much and shards can be merged
+without further information.
 
 The state_dict of the unsharded model is split for tp ranks, and merged again: every tensor that has
 a parameter's name.
@@ -23,9 +23,9 @@ gate and up. Each of its parts is sharded on its own; a plain chunk would give r
     fused (q | k | v)    q0 q1 | k0 k1 | v0 v1     ->   rank 0: q0 k0 v0    rank 1: q1 k1 v1
 
 Names are those of `lib.training.model.GPT`, in one process and on ranks, because the parallel
-modules keep them. What has a parameter's shape is sharded like it: weights, gradients, Adam's
-averages. To go from tp=2 to tp=4, merge, then split. (torch's DCP does both while it loads:
-"resharding".)
+modules keep them. Any tensor with a parameter's name is sharded like it, such as a weight, a
+gradient or one of Adam's averages. To go from tp=2 to tp=4, merge, then split. (torch's DCP does
+both while it loads: "resharding".)
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,8 @@ from lib.training.buckets import mark_sharded
 
 
 def divide(n, tp, what):
-    """n / tp, a whole number; else ValueError that names the sizes that would do."""
+    """n / tp, a whole number. Otherwise raises ValueError, which names the sizes that would
+    work."""
     if n % tp:
         fits = [d for d in range(1, min(n, 64) + 1) if n % d == 0]
         sizes = [n - n % tp, n - n % tp + tp][n < tp :]
@@ -54,7 +55,7 @@ def own_shard(parameter, dim, group, what):
     """This rank's shard of `parameter` on `dim`, as a new parameter; dim None: a full copy. None
     stays None.
 
-    what: what is counted along `dim`, for the ValueError where the ranks do not divide it. Sends
+    what: what is counted along `dim`, for the ValueError if the ranks do not divide it. Sends
     nothing.
     """
     if parameter is None:
@@ -117,13 +118,13 @@ def split_state_dict(
     tp: int,
     fused: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, Tensor]:
-    """Rank `rank`'s {name: tensor} of tp, copies, from the unsharded model's. Pure: no ranks
-    needed.
+    """Rank `rank`'s {name: tensor} of tp ranks, as copies, from that of the unsharded model. A pure
+    function that needs no ranks.
 
-    fused: {how a name ends: the sizes of its parts along dim 0}, of weights that several layers
-    share, such as {"qkv.weight": (H*d, K*d, K*d)}. Each part is sharded on its own.
-    Raises ValueError for a size that tp does not divide. It knows columns, not heads:
-    `ParallelAttention` does.
+    fused: {how a name ends: the sizes of its parts along dim 0}, for weights that stack several
+    layers, such as {"qkv.weight": (H*d, K*d, K*d)}. Each part is sharded on its own. Raises
+    ValueError for a size that tp does not divide. It checks columns, not heads; `ParallelAttention`
+    checks heads.
     """
     shards = {}
     for name, tensor in state.items():
@@ -140,11 +141,11 @@ def split_state_dict(
 def merge_state_dicts(
     parts: Sequence[Mapping[str, Tensor]], fused: Mapping[str, Sequence[int]] | None = None
 ) -> dict[str, Tensor]:
-    """The unsharded model's {name: tensor} from those of all ranks, [rank 0's, rank 1's, ...].
-    Pure: no ranks needed.
+    """The unsharded model's {name: tensor} from those of all ranks, [rank 0's, rank 1's, ...]. A
+    pure function that needs no ranks.
 
-    fused: as in `split_state_dict`. Raises ValueError where ranks differ in what should be the
-    same: their copies of a replicated tensor, such as a norm, or their names.
+    fused: as in `split_state_dict`. Raises ValueError if ranks differ in what should be the same:
+    their copies of a replicated tensor, such as a norm, or their names.
     """
     first, *others = parts
     for rank, other in enumerate(others, 1):

@@ -8,9 +8,9 @@
                and those rows of w        as y
     pipeline   rank r has layers of many  the activation         send to the next  pipeline parallel
 
-Each of the first three needs 1/N of the multiplications on every rank. x and w are in full on every
-rank, as if loaded from one file; a rank uses only its shard, an entry of `tensor_split(N)`, so
-shards may differ by one row.
+Each of the first three needs 1/N of the multiplications on every rank. Every rank has x and w in
+full, as if loaded from one file, but uses only its shard, an entry of `tensor_split(N)`. So shards
+may differ by one row.
 
 Source of the two tensor-parallel splits: Megatron-LM (Shoeybi et al. 2019, section 3).
 """
@@ -42,7 +42,7 @@ def split_columns(x: Tensor, w: Tensor, group: Group = None) -> Tensor:
     """Rank r multiplies by the r-th shard of w's columns: (B, K) (K, M/N) -> (B, M/N); returns x w,
     (B, M).
 
-    Sends: an all-gather of every rank's (B, M/N). Raises ValueError where N does not divide M.
+    Sends: an all-gather of every rank's (B, M/N). Raises ValueError if N does not divide M.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     if w.shape[1] % world_size:
@@ -77,8 +77,8 @@ def pipeline(x: Tensor, layers: Sequence[Tensor], group: Group = None) -> Tensor
     (B, K).
 
     Returns the activation that leaves this rank, (B, K): on the last rank x T1 T2 ... TL. The first
-    rank begins with x. Sends: (B, K) to the next rank. With one batch, one rank works at a time:
-    Lab 2 is about that. Raises ValueError where N does not divide the number of layers.
+    rank begins with x. Sends: (B, K) to the next rank. With one batch, only one rank works at a
+    time; Lab 2 improves on that. Raises ValueError if N does not divide the number of layers.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     per_rank, left_over = divmod(len(layers), world_size)

@@ -40,10 +40,10 @@ def linear_2d(x: Tensor, weight: Tensor, row: Group, column: Group) -> Tensor:
     """Y = X W on a q x q grid: x (n/q, I/q), weight (I/q, O/q) -> (n/q, O/q), block (i, j) of each
     on rank (i, j).
 
-    row: the group of this rank's row, its ranks in the order of the columns, so this is rank j of
-    it. column likewise, rank i. Sends: q broadcasts in each group forward, by trees; 2q broadcasts
-    and 2q reduces backward.
-    Raises ValueError for a grid that is not square, or blocks that do not fit.
+    row: the group of this rank's row, its ranks in the order of the columns, so that this rank is
+    rank j of it. column: likewise, and this rank is rank i of it. Sends: q broadcasts in each group
+    forward, by trees; 2q broadcasts and 2q reduces backward. Raises ValueError for a grid that is
+    not square, or blocks that do not fit.
     """
     q, rows = dist.get_world_size(row), dist.get_world_size(column)
     if q != rows:

@@ -62,8 +62,8 @@ def ulysses_attention(
 
     The arguments are `ring_attention`'s. all_to_all(rows, group, send_counts, recv_counts) works on
     dim 0. Sends: forward all-to-alls of q, of k and v (each of max(K, cp) heads), and of the
-    result; backward the same. Raises ValueError where shapes and layout do not fit, where cp does
-    not divide H, or neither of cp and K the other.
+    result; backward the same. Raises ValueError if shapes and layout do not fit, if cp does not
+    divide H, or if neither of cp and K divides the other.
     """
     rank, cp = dist.get_rank(group), dist.get_world_size(group)
     check(q, k, v, layout, rank, cp)

@@ -24,8 +24,8 @@ Three values per token are all-reduced, whatever V is; gathering the logits woul
 (GPT-2: 50,257). The two sums share one message. Backward sends nothing: dz_v = p_v - [v is the
 target], and a rank has the p_v of its own part.
 
-Exponentials and their sum are computed in float32 where logits are in 16 bits: a sum of 50,257
-terms would end where one more of them no longer changes it.
+Exponentials and their sum are computed in float32 if logits have 16 bits, because a sum of 50,257
+terms in 16 bits would stop growing when one more term is too small to change it.
 """
 
 from collections.abc import Callable
@@ -46,9 +46,8 @@ from lib.tensor_parallel.shards import divide, own_shard
 def own_rows(ids, rows, group=None):
     """Where `ids` fall in this rank's `rows` rows of the vocabulary: (row, elsewhere), both (B, T).
 
-    row: int64, 0 where the id is another rank's. elsewhere: bool, True there.
-    Raises ValueError for an id outside the vocabulary: no rank would have it, and all would give
-    zeros.
+    row: int64, 0 where the id is another rank's. elsewhere: bool, True there. Raises ValueError for
+    an id outside the vocabulary, because no rank would have it and all would give zeros.
     """
     rank, tp = dist.get_rank(group), dist.get_world_size(group)
     if ids.numel() and not 0 <= ids.min() <= ids.max() < rows * tp:
@@ -81,8 +80,8 @@ def vocab_parallel_embedding(
 
 
 class VocabParallelEmbedding(nn.Module):
-    """A rank's rows of an nn.Embedding: tokens (B, T) -> (B, T, D). Raises ValueError where
-    tp does not divide V."""
+    """A rank's rows of an nn.Embedding: tokens (B, T) -> (B, T, D). Raises ValueError if tp does
+    not divide V."""
 
     def __init__(
         self,
@@ -103,7 +102,7 @@ class SequenceEmbedding(nn.Module):
     rank, (B, T/tp, D).
 
     token: gives (B, T/tp, D). The table of positions is replicated, and each rank reads its own
-    tokens' rows. Raises ValueError where tp does not divide T, or where T is longer than the table.
+    tokens' rows. Raises ValueError if tp does not divide T, or if T is longer than the table.
     """
 
     def __init__(
@@ -142,11 +141,10 @@ def vocab_parallel_cross_entropy(
     (), float32 or float64.
 
     logits: (B, T, V/tp), this rank's part of the vocabulary. targets: (B, T) int64, replicated; a
-    token whose target is ignore_index has neither a loss nor a gradient, and the mean is one over
-    the others (nan if there are none). Sends: an all-reduce of (B, T) and one of (2, B, T) forward,
-    nothing backward.
-    all_reduce: all_reduce(tensor, group, op) in place, with ReduceOp.MAX and SUM.
-    Raises ValueError for shapes that do not fit, or targets outside the vocabulary.
+    token whose target is ignore_index has neither a loss nor a gradient, and the mean is over the
+    other tokens (nan if there are none). Sends: an all-reduce of (B, T) and one of (2, B, T)
+    forward, nothing backward. all_reduce: all_reduce(tensor, group, op) in place, with ReduceOp.MAX
+    and SUM. Raises ValueError for shapes that do not fit, or targets outside the vocabulary.
     """
     if logits.shape[:-1] != targets.shape:
         raise ValueError(

@@ -57,8 +57,8 @@ def plan_tapered_buckets(
 
 
 def _plan(parameters, capacity, capacity_of):
-    """capacity_of(bytes still to come, of all dtypes) -> bytes that the bucket
-    begun now may hold."""
+    """capacity_of(bytes still to come, of all dtypes) -> bytes that a bucket opened now may
+    hold."""
     if capacity < 1:
         raise ValueError(
             f"capacity is {capacity} bytes: a bucket holds at least one, use 1 or more"
@@ -76,7 +76,7 @@ def _plan(parameters, capacity, capacity_of):
         room[kind] -= nbytes
         to_come -= nbytes
         last[id(open_bucket[kind])] = place
-    # A bucket is ready with its last parameter. With one dtype that is the order already.
+    # A bucket is ready with its last parameter. With one dtype they are in this order already.
     return sorted(buckets, key=lambda bucket: last[id(bucket)])
 
 
@@ -113,8 +113,8 @@ def dense_gradient(parameter):
 
 
 def gradient(parameter):
-    """The gradient of `parameter`, contiguous as NCCL takes it; zeros, kept in `.grad`, where this
-    rank has none.
+    """The gradient of `parameter`, contiguous, as NCCL requires. If this rank has none, it becomes
+    zeros, also in `.grad`.
 
     The mean has to reach every rank, whether it used the parameter or not, because otherwise the
     ranks' models would diverge.
@@ -171,8 +171,8 @@ def mark_sharded(parameters: Iterable[nn.Parameter], group: Group = None) -> Non
 
 
 def check_replicated(parameters: Iterable[nn.Parameter], group: Group = None) -> None:
-    """Raise ValueError where two ranks of `group` have different shards, or experts, behind one of
-    these parameters."""
+    """Raise ValueError if two ranks of `group` have different shards or experts in one of these
+    parameters."""
     ranks = dist.get_process_group_ranks(group)
     for parameter in parameters:
         sharers = sorted(set(ranks) & set(getattr(parameter, "sharded_over", ())))

@@ -7,7 +7,7 @@
     rank 1   shard 1 of g     sum of its squares 16 --+-- all-reduce: 25 -->  |g| = 5 on every rank
 
 Squares add up over shards, whereas norms do not. If each rank clipped by the norm of its own shard,
-every shard would be scaled by another factor, and the direction of the step would change.
+every shard would be scaled by a different factor, and the direction of the step would change.
 Replicated gradients must not be added, because adding N equal sums of squares would make the norm
 sqrt(N) times too large. So you have to say for each set of parameters over which groups it is
 sharded:
@@ -67,18 +67,18 @@ def clip_gradients(
     groups: Sequence[Group] = (),
     all_reduce: Collective = collectives.all_reduce,
 ) -> Tensor:
-    """Scale all gradients by one factor so that their global norm is at most `max_norm`; returns
-    the norm before, ().
+    """Scale all gradients by one factor so that their global norm is at most `max_norm`. Returns
+    the norm before clipping, ().
 
-    What `parameters` and `groups` are, what is sent: `squared_norm`. ZeRO:
-    clip_gradients(zero.shards, 1.0, [group]). Where several sets are sharded over different groups,
+    `parameters`, `groups` and what is sent are as in `squared_norm`. For ZeRO:
+    clip_gradients(zero.shards, 1.0, [group]). If several sets are sharded over different groups,
     add their squares yourself:
 
         norm = (squared_norm(split, [tp, pp]) + squared_norm(replicated, [pp])).sqrt()
         scale_gradients([*split, *replicated], norm, max_norm)
 
-    A norm of inf or nan makes every gradient 0 or nan, on every rank alike: with fp16, let
-    LossScaler look first. Raises ValueError for a max_norm that is not above 0.
+    A norm of inf or nan makes every gradient 0 or nan, in the same way on every rank, so with fp16
+    let LossScaler check the gradients first. Raises ValueError for a max_norm that is not above 0.
     """
     if not max_norm > 0:
         raise ValueError(f"max_norm is {max_norm}: it is a length, use a number above 0")

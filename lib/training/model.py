@@ -113,7 +113,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> T
 
     Query head i uses key/value head i // (H/K). `dropout` is the probability of dropping an
     attention weight. Heads are independent, so under tensor parallelism a rank calls this function
-    with its own heads, and H and K are their numbers.
+    with its own heads, and H and K count only these.
     """
     (T, d), share = q.shape[-2:], q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)  # (B, H, T, d)

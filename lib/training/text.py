@@ -1,4 +1,4 @@
-"""Real text as a sequence of characters, and the batches that ranks draw from it, such that any
+"""Real text as a sequence of characters, and the batches that ranks draw from it, so that any
 number of ranks together draws the same batch.
 
     text.load() -> Text, character numbers in 100 pieces:
@@ -25,7 +25,7 @@ import torch
 
 SHORTEST = 1_000  # characters; below this the validation part is too small to say anything
 PIECES = 100
-CHARACTERS = 103  # of the help pages, as in Python 3.11: the labs count parameters with so many
+CHARACTERS = 103  # of the help pages, as in Python 3.11, on which the labs' parameter counts depend
 VOCABULARY = 104  # of the models of later labs: CHARACTERS, padded to a multiple of 8
 
 
@@ -39,14 +39,14 @@ class Text:
 
     @cached_property
     def train(self):
-        """What `validation` leaves, (0.9n,)."""
+        """The pieces that are not in `validation`, (0.9n,)."""
         pieces = self.tokens.tensor_split(PIECES)
         return torch.cat([piece for i, piece in enumerate(pieces) if i % 10 != 9])
 
     @cached_property
     def validation(self):
-        """Every tenth of 100 pieces, (0.1n,): from all over the text, whose end may be
-        easier than the rest."""
+        """Every tenth of 100 pieces, (0.1n,). They come from all over the text, because its end may
+        be easier than the rest."""
         return torch.cat(self.tokens.tensor_split(PIECES)[9::10])
 
     @property
@@ -64,7 +64,7 @@ class Text:
 
     def encode(self, string):
         """A string of n characters -> (n,) int64. Raises ValueError for a character that the text
-        does not hold."""
+        does not contain."""
         number = {character: i for i, character in enumerate(self.vocabulary)}
         unknown = sorted(set(string) - number.keys())
         if unknown:
@@ -96,12 +96,12 @@ def help_pages():
     """Python's help topics in the order of their names, each paragraph once.
 
     Paragraphs are taken once because some pages repeat others ("typesseq-mutable" is also in
-    "typesseq"), and the validation part would contain text that was trained on. A paragraph with
-    any but the `CHARACTERS` most frequent characters is left out, because the pages of Python 3.12
-    and later have more characters, and a model's number of parameters depends on how many there
-    are.
+    "typesseq"), and the validation part would contain text that was trained on. A paragraph with a
+    character that is not among the `CHARACTERS` most frequent ones is left out, because the pages
+    of Python 3.12 and later have more characters, and a model's number of parameters depends on how
+    many there are.
     """
-    from pydoc_data.topics import topics  # half a megabyte, only for who asks
+    from pydoc_data.topics import topics  # half a megabyte, so imported only when it is needed
 
     paragraphs = (p.strip("\n") for name in sorted(topics) for p in topics[name].split("\n\n"))
     once = dict.fromkeys(p for p in paragraphs if p)  # a dict keeps the first of equals, in order
@@ -152,8 +152,8 @@ def batch(data, step, rank=0, world_size=1, batch_size=32, seq_len=64, seed=0):
             f"{len(data)} characters, but a sequence of {seq_len} and its targets need "
             f"{seq_len + 1}: use a longer text or a smaller seq_len"
         )
-    # Every rank draws the starts of all B sequences and keeps its own: no draw depends on the
-    # number of ranks.
+    # Every rank draws the starts of all B sequences and keeps its own, so that no draw depends on
+    # the number of ranks.
     with torch.device("cpu"):  # where one seed gives the same numbers on every machine
         generator = torch.Generator("cpu").manual_seed(seed * 1_000_003 + step)
         starts = torch.randint(len(data) - seq_len, (batch_size,), generator=generator)  # (B,)

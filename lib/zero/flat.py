@@ -135,8 +135,8 @@ def parameter_groups(parameters: Iterable[Any]) -> list[dict]:
     """[{"params": [...], and the group's settings}, ...] of what torch's optimizers take:
     parameters, or such dicts.
 
-    Frozen parameters are left out, a tied one is taken once. A pure function.
-    Raises ValueError for a parameter in two groups, or where there is none to train.
+    Frozen parameters are left out, a tied one is taken once. A pure function. Raises ValueError for
+    a parameter in two groups, or if there is none to train.
     """
     given = as_groups(parameters)
     groups = [

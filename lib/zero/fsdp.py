@@ -39,7 +39,7 @@ from lib.zero.unit import Unit, on_backward
 
 # exercise: lab4.FSDP
 class FSDP:
-    """`module`, sharded over the ranks of `group`; a call calls `module`.
+    """`module`, sharded over the ranks of `group`; calling it calls `module`.
 
         fsdp = FSDP(model, units=model.blocks)
         optimizer = torch.optim.AdamW(fsdp.groups, lr=3e-4)  # or MasterShards, for 16 bits
@@ -133,7 +133,7 @@ class FSDP:
         self.units[index].unshard()
 
     def after_backward(self, index: int) -> None:
-        # first the weights, so that they are gone when the gradients' flat buffer is allocated
+        # the weights first, so that they are freed when the gradients' flat buffer is allocated
         self.units[index].reshard()
         self.units[index].reduce_gradients()
 
@@ -183,7 +183,7 @@ class FSDP:
         """A context in which `module` has full parameters, to save or to inspect; each rank keeps
         its shard of what is loaded there (FSDP's `summon_full_params`).
 
-        Not between forward and backward. Sends: an all-gather per flat.
+        Do not use it between forward and backward. Sends: an all-gather per flat.
         """
         for unit in [*self.units, self.root]:
             unit.unshard()

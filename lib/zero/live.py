@@ -13,7 +13,7 @@ gives the peak as well.
     loss.backward()
     print(live_bytes())                       # weights and gradients
 
-    with PeakBytes(model.parameters()) as peak:   # looks after every operation, not here and there
+    with PeakBytes(model.parameters()) as peak:   # checks after every single operation
         loss.backward()
     print(peak.nbytes)
 """
@@ -78,10 +78,10 @@ def live_storages():
 class PeakBytes(TorchDispatchMode):
     """The most bytes that were alive after any operation inside the block.
 
-    A peak may last for a single operation, so it is missed by whoever looks only between the layers
-    of a model. Here the storages of all results are added up after each operation of this thread
-    and of its backward, activations and temporaries included. What other threads make, such as the
-    communication thread, is not seen.
+    A peak may last for a single operation, so you would miss it if you looked only between the
+    layers of a model. Here the storages of all results are added up after each operation of this
+    thread and of its backward, activations and temporaries included. What other threads make, such
+    as the communication thread, is not seen.
 
     also: tensors made before the block that count as well. `nbytes` is the peak, `where` the name
     of the operation after which it was first reached, such as "aten.zeros.default".

@@ -76,8 +76,8 @@ class OffloadedOptimizer(MasterShards):
     """MasterShards with masters in the CPU's memory, for shards on any device and of any floating
     dtype. Used in the same way.
 
-    A master is a copy, in fp32 or wider. Where ranks share one machine, its memory holds all their
-    masters: N shards of 12/N bytes.
+    A master is a copy, in fp32 or wider. If all ranks share one machine, its memory holds all their
+    masters: N shards of 12/N bytes per parameter.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class OffloadedOptimizer(MasterShards):
         super().__init__(groups, make_optimizer, copies_on_cpu)
 
     def step(self) -> None:
-        """Gradients in, the update on the CPU, weights back. Sends nothing to other ranks."""
+        """Copy the gradients to the CPU, update there, and copy the weights back. Sends nothing to
+        other ranks."""
         with torch.device("cpu"):  # the state that the optimizer makes now belongs there
             super().step()
 

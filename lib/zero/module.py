@@ -36,7 +36,7 @@ from lib.zero.unit import Unit
 
 
 class FSDPModule(nn.Module):
-    """`module`, sharded over the ranks of `group`; a call calls `module`.
+    """`module`, sharded over the ranks of `group`; calling it calls `module`.
 
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         fsdp = FSDPModule(model, units=model.layers, policy=policy)
@@ -72,17 +72,18 @@ class FSDPModule(nn.Module):
         return self.fsdp.cast_output(self.module(*inputs, **kwargs))
 
     def average_gradients(self) -> None:
-        """After each backward: then the ranks' mean is in every shard's `.grad`."""
+        """Average the gradients over the ranks; the mean is then in every shard's `.grad`. Call it
+        after each backward."""
         self.fsdp.average_gradients()
 
     def unsharded(self) -> Any:
-        """A context in which `module` has full parameters in the shards' dtype; changes stay. See
-        FSDP.unsharded."""
+        """A context in which `module` has full parameters in the shards' dtype; changes to them are
+        kept. See FSDP.unsharded."""
         return self.fsdp.unsharded()
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Clip the gradient of the full model to this norm; returns the norm before. Sends: one
-        number per rank."""
+        """Clip the gradient of the full model to this norm. Returns the norm before clipping.
+        Sends: one number per rank."""
         return clip.clip_gradients(self.fsdp.shards, max_norm, [self.fsdp.group])
 
     def named_parameters(
@@ -94,7 +95,8 @@ class FSDPModule(nn.Module):
             yield f"{prefix}{'.' if prefix else ''}flat_{i}", flat.shard
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """A copy of the full model's, in the shards' dtype. Sends: an all-gather per flat."""
+        """A copy of the full model's state_dict, in the shards' dtype. Sends: an all-gather per
+        flat."""
         with self.unsharded() as module:
             return tree_map(
                 lambda x: x.clone() if torch.is_tensor(x) else x,
@@ -102,8 +104,8 @@ class FSDPModule(nn.Module):
             )
 
     def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Load the full model's, the same on every rank: each keeps its shard. Sends: an all-gather
-        per flat."""
+        """Load the full model's state_dict, the same on every rank, of which each rank keeps its
+        shard. Sends: an all-gather per flat."""
         if assign:
             raise ValueError(
                 "assign=True would replace parameters that are views of flat buffers: use "

@@ -67,12 +67,13 @@ def cost(shape):
 
 # exercise: lab4.owners
 def owners(costs: Sequence[float], N: int) -> list[int]:
-    """[the rank that owns matrix 0, 1, ...], so that the busiest of N ranks has about the least
-    possible.
+    """[the rank that owns matrix 0, 1, ...], such that the busiest of N ranks has about the least
+    possible cost.
 
-    The largest first, each to the rank that has least so far. A pure function: the same on all
-    ranks. At most (4 - 1/N)/3 times the best possible (Graham 1969); within 5 % of it for the sizes
-    of a GPT, which are few.
+    Matrices are assigned in order of decreasing cost, each to the rank that has the least so far. A
+    pure function, with the same result on all ranks. The busiest rank has at most (4 - 1/N)/3 times
+    the least possible cost (Graham 1969), and is within 5 % of it for a GPT, whose matrices have
+    few sizes.
     """
     load, owner = [0.0] * N, [0] * len(costs)
     for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
@@ -106,11 +107,11 @@ class Muon:
         loss.backward()
         muon.step()
 
-    matrices: equal on all ranks, in one order. owner: the rank of the group that owns each; None:
-    by `owners`. reduce(tensor, dst, group) leaves the sum on rank dst, broadcast(tensor, src,
-    group) copies; both in place. momenta: {matrix: its momentum}, of this rank's own, once they
-    have been updated.
-    Raises ValueError for what is no matrix, or an owner that is no rank.
+    matrices: equal on all ranks, in the same order. owner: the rank of the group that owns each; by
+    default `owners` decides. reduce(tensor, dst, group) leaves the sum on rank dst,
+    broadcast(tensor, src, group) copies; both in place. momenta: {matrix: its momentum} of the
+    matrices that this rank owns, after their first update. Raises ValueError for a parameter that
+    is not a matrix, or an owner that is not a rank.
     """
 
     def __init__(
@@ -150,8 +151,8 @@ class Muon:
 
     @torch.no_grad()
     def step(self) -> None:
-        """After backward: update every matrix on its owner, then give it to all ranks. Every
-        `.grad` becomes None.
+        """Call it after backward. Update every matrix on its owner, then broadcast it to all ranks.
+        Every `.grad` becomes None.
 
         A matrix that this rank did not use (.grad is None) has a gradient of zeros.
         Sends: a reduce and a broadcast of each matrix, 2 (N-1) mn elements; all reduces first, so

@@ -50,7 +50,7 @@ class PrefetchingFSDP(FSDP):
     """FSDP, with all communication on the communication thread, overlapping with compute. Used in
     the same way.
 
-    From forward to `average_gradients` the group is in use there.
+    Do not use the group for anything else from forward to the end of `average_gradients`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -143,14 +143,14 @@ def start_unshard(unit: Unit) -> list[Any]:
 
 
 class HSDP(PrefetchingFSDP):
-    """PrefetchingFSDP over `group`, a node. Used in the same way, and once per step, before
-    clipping and the optimizer:
+    """PrefetchingFSDP over `group`, a node. It is used in the same way, with one more call per
+    step, before clipping and the optimizer:
 
         hsdp.average_over_replicas()
 
     replicas: the group of the ranks that have this shard, one of each node. The values of its rank
-    0 are broadcast. To clip: clip_gradients(hsdp.shards, 1.0, [group]). Replicas are equal, so with
-    their group too they would be counted R times.
+    0 are broadcast. To clip: clip_gradients(hsdp.shards, 1.0, [group]). Do not add the group of
+    replicas: they are equal, and would be counted R times.
     """
 
     def __init__(
@@ -168,8 +168,8 @@ class HSDP(PrefetchingFSDP):
         self.replicas, self.all_reduce = replicas, all_reduce
 
     def average_over_replicas(self) -> None:
-        """The mean of every shard's gradient over its replicas. Sends: an all-reduce of (padded/S,)
-        per flat. Raises RuntimeError, before any message, for a shard without a gradient."""
+        """Average every shard's gradient over its replicas. Sends: an all-reduce of (padded/S,) per
+        flat. Raises RuntimeError, before any message, for a shard without a gradient."""
         flats = [flat for flat in self.flats if flat.requires_grad]
         without = [flat for flat in flats if flat.shard.grad is None]
         if without:

@@ -1,12 +1,12 @@
 """The sharded state of ZeRO in a checkpoint: the tensors that each rank's optimizer updates and the
-optimizer's state of them, resharded where the number of ranks changes.
+optimizer's state of them, resharded if the number of ranks changes.
 
     rank r saves  per flat  weight (m,), exp_avg (m,), exp_avg_sq (m,)  its own shard of each
     all ranks     per flat  step 7                                      replicated, so once
                   once      learning rates and the like; each flat's shapes, to recognise the model
 
-A weight is saved as its fp32 master where there is one; the 16-bit weight follows from it. Momentum
-and variance are flat buffers like the weights, so an optimizer that works element by element can
+A weight is saved as its fp32 master if it has one; the 16-bit weight follows from it. Momentum and
+variance are flat buffers like the weights, so an optimizer that works element by element can
 continue from any sharding of them. torch's DCP calls this resharding, DeepSpeed a universal
 checkpoint.
 
@@ -113,8 +113,8 @@ def torch_optimizer(optimizer):
 
 
 def is_flat(value, flat):
-    """Is this tensor of the optimizer's state sharded like the flat, with one element for each
-    element of the shard?"""
+    """Whether this tensor of the optimizer's state is sharded like the flat, with one element for
+    each element of the shard."""
     return isinstance(value, torch.Tensor) and value.shape == flat.shard.shape
 
 

@@ -30,7 +30,7 @@ from lib.zero.guards import check_still_frozen
 
 
 def reduce_gradients(flat: Flat, reduce_scatter: Collective = collectives.reduce_scatter) -> None:
-    """Add the ranks' mean gradient of this rank's shard to `flat.shard.grad`, and drop the
+    """Add the ranks' mean gradient of this rank's shard to `flat.shard.grad`, and free the
     parameters' gradients.
 
     Sends: one reduce-scatter of (padded,), (N-1)/N of it per rank.
@@ -56,13 +56,13 @@ class Zero1(torch.optim.Optimizer):
         zero.step()
         zero.zero_grad()
 
-    parameters: as torch's optimizers take them, groups too. Make it once the model is on its
-    device: its parameters become views of flats, with rank 0's values. Frozen parameters and
-    buffers are left as they are. make_optimizer: called with the groups, with shards in place of
-    parameters. For 16-bit parameters let it return `MasterShards(groups, ...)`, for state in the
-    CPU's memory `OffloadedOptimizer(groups, ...)`. reduce_scatter(buffer, group) -> (padded/N,)
-    and all_gather(shard, group, out=full): as in `lib.collectives`. capacity: bytes of the
-    parameters in one flat (torch's bucket_cap_mb, in bytes); the last flats to be ready are
+    parameters: as torch's optimizers take them, groups too. Create a Zero1 only when the model is
+    on its device, because its parameters become views of flats, with rank 0's values. Frozen
+    parameters and buffers are left as they are. make_optimizer: called with the groups, with shards
+    in place of parameters. For 16-bit parameters let it return `MasterShards(groups, ...)`, for
+    state in the CPU's memory `OffloadedOptimizer(groups, ...)`. reduce_scatter(buffer, group) ->
+    (padded/N,) and all_gather(shard, group, out=full): as in `lib.collectives`. capacity: bytes of
+    the parameters in one flat (torch's bucket_cap_mb, in bytes); the last flats to be ready are
     smaller, see `plan_tapered_buckets`.
 
     clip_gradients is lib.training.clip's; its last argument lists the groups that the shards are
@@ -133,16 +133,17 @@ class Zero1(torch.optim.Optimizer):
         self.gather_parameters()
 
     def average_gradients(self) -> None:
-        """After backward: the ranks' mean gradient, for each rank its shard. Sends: a
-        reduce-scatter per flat."""
+        """Average the gradients over the ranks; each rank gets its shard of the mean. Call it after
+        backward. Sends: a reduce-scatter per flat."""
         check_still_frozen(self.frozen)
         for flat in self.in_order:
             reduce_gradients(flat, self.reduce_scatter)
 
     def step(self) -> None:  # type: ignore[override]
-        """Update the shards, then give all ranks all parameters. Sends: an all-gather per flat.
+        """Update the shards, then gather all parameters on all ranks. Sends: an all-gather per
+        flat.
 
-        Raises RuntimeError for a gradient that was not averaged: the step would ignore it.
+        Raises RuntimeError for a gradient that was not averaged, because the step would ignore it.
         """
         for flat in self.flats:
             for parameter in flat.parameters:
@@ -196,7 +197,7 @@ class NoUpdate:
         """Nothing."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: the optimizer of all flats has it."""
+        """Nothing, because the optimizer of all flats does it."""
 
 
 def flats_of(zero1: type) -> type:

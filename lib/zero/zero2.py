@@ -38,10 +38,10 @@ class Zero2(Zero1):
         zero.step()
         zero.zero_grad()
 
-    reduce_scatter runs on the communication thread: from backward to `average_gradients` the group
-    is in use there. All ranks start the same flats in the same order; a flat that contains a
-    parameter a rank did not use is sent by `average_gradients`. Raises RuntimeError from a second
-    backward before `average_gradients`.
+    reduce_scatter runs on the communication thread, so do not use the group for anything else from
+    backward to the end of `average_gradients`. All ranks start the same flats in the same order; a
+    flat that contains a parameter a rank did not use is sent by `average_gradients`. Raises
+    RuntimeError from a second backward before `average_gradients`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -65,7 +65,7 @@ class Zero2(Zero1):
                 "Zero1",
             )
         missing.remove(parameter)
-        # All ranks must send in one order, so a flat that is complete too early waits for those
+        # All ranks must send in the same order, so a flat that is complete early waits for those
         # before it.
         while self.n_sent < len(self.in_order) and not self.missing[self.n_sent]:
             self._send_next()

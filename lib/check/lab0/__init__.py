@@ -1,23 +1,23 @@
-"""Lab 0's graded exercises, a file each. In the order of the notebook, with the section:
+"""Lab 0's graded exercises, one file each, in the order of the notebook. The number is the section:
 
-    model_state_bytes.py        1  what training keeps for every parameter
-    training_days.py            1  bonus: how long a training takes
-    four_splits.py              3  one matrix product shared in four ways
+    model_state_bytes.py        1  the memory that training needs for each parameter
+    training_days.py            1  bonus: how long a training run takes
+    four_splits.py              3  one matrix product split among ranks in four ways
     send_recv.py                4  an exchange that does not deadlock
     broadcast.py                5  bonus: down a binomial tree
-    ring_reduce_scatter.py      5  rank r holds chunk r of the sum: the file to read first
+    ring_reduce_scatter.py      5  chunk r of the sum on rank r; read this file first
     ring_all_gather.py          5  all chunks on every rank
-    ring_all_reduce.py          5  the one, then the other
+    ring_all_reduce.py          5  a reduce-scatter followed by an all-gather
     all_to_all.py               5  bonus: pairwise
     all_reduce_time.py          6  what five all-reduces cost, and which of them is cheapest
-    hierarchical_all_reduce.py  7  few elements cross between nodes
-    seconds_lost.py             8  which ways to divide training fit, and how long a step waits
-    blame.py                   10  bonus: who is missing, from dumps of a Flight Recorder
+    hierarchical_all_reduce.py  7  bonus: few elements are sent between nodes
+    seconds_lost.py             8  which parallel strategies fit, and how long a GPU waits
+    blame.py                   10  bonus: which rank is missing, from dumps of a Flight Recorder
 
-Beside them:
+What they share:
 
-    by_messages.py                  what the checks of functions that send messages share
-    blame_cases.py                  dumps as plain data
+    by_messages.py                  cases, judges and hints of functions that send messages
+    blame_cases.py                  the dumps, as plain data
 """
 
 __all__ = [

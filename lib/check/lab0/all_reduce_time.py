@@ -5,11 +5,12 @@ star_time, tree_time, ring_time, recursive_doubling_time, halving_doubling_time:
 beta) -> seconds
 cheapest: (n_bytes, N, alpha, beta) -> the name of one
 
-    few bytes   many messages cost          recursive doubling
+    few bytes   the messages dominate       recursive doubling
     between                                 halving and doubling
-    many bytes  bytes cost                  ring, where N is no power of two
+    many bytes  the bytes dominate          ring, if N is not a power of two
 
-A choice is judged by the time of what it names, because several may take the same.
+A choice is judged by the time of the algorithm that it names, because several algorithms may take
+the same time.
 """
 
 from lib.check.causes import hints
@@ -22,7 +23,7 @@ from lib.check.side_by_side import SideBySide, here
 from lib.collectives.cost import COST, cheapest
 
 ALGORITHMS = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
-# alpha, beta: processes of one machine; a fast network; GPUs of one node
+# (alpha, beta) of processes on one machine, of a fast network, and of GPUs in one node
 SLOW, FAST, FASTEST = (20e-6, 1 / 1e9), (2e-6, 1 / 25e9), (0.3e-6, 1 / 450e9)
 POWERS, OTHERS = (
     [(n, N, *link) for N in ranks for link in (SLOW, FAST) for n in (1_000_000, 8)]

@@ -20,7 +20,7 @@ F64, I64 = torch.float64, torch.int64
 
 
 def count(case, i, j):
-    """Rows that rank i has for rank j: some blocks are empty."""
+    """The number of rows that rank i sends to rank j. Some blocks are empty."""
     if case.what == NOTHING and (i == 0 or j == case.world_size - 1):
         return 0
     return 2 if case.what in (EQUAL, EQUAL_ROWS) else (i + 2 * j) % 3 + (i == j)
@@ -40,7 +40,7 @@ CASES = tuple(map(sized, by.cases_of(
 
 
 def blocks(case, i):
-    """Rank i's rows for every rank."""
+    """Rank i's rows, one block for each rank."""
     counts = [count(case, i, j) for j in range(case.world_size)]
     width = (3,) if case.what in (ROWS, EQUAL_ROWS) else ()
     rows = own(i, sum(counts) * (3 if width else 1), case.dtype).reshape(-1, *width)
@@ -62,8 +62,8 @@ def messages(case, i):
 
 
 def pairwise(runs):
-    """A judge: in each round every rank hears from one. Where all blocks are alike, the n-th
-    message of every rank is round n's."""
+    """A judge: in each round every rank receives from one rank. It looks only at the cases with
+    equal blocks, in which the n-th message of every rank belongs to round n."""
     for run, case, _ in seen(runs, CASES):
         rounds = zip(*sent(run, case), strict=False) if case.what == EQUAL else ()
         for step, messages_of_ranks in enumerate(rounds):

@@ -1,5 +1,5 @@
-"""Lab 0, section 9, bonus: blame(dumps), who is missing in which collective, from the dumps of a
-Flight Recorder."""
+"""Lab 0, section 10, bonus: blame(dumps), which ranks are missing in which collective, from the
+dumps of a Flight Recorder."""
 
 import copy
 
@@ -33,7 +33,8 @@ def script(make, case, show):
 
 
 def _read(got):
-    """{group: (nth, op, [ranks])}, of any sequences or sets; None if it has another form."""
+    """The answer's result as {group: (nth, op, [ranks])}, for any kinds of sequences or sets; None
+    if it has another form."""
     plain = lambda ranks: sorted(ranks) if isinstance(ranks, set | frozenset) else ranks
     try:
         return {
@@ -61,7 +62,7 @@ def _misread(out, got, dumps):
 
 
 def _told(dumps, group, nth):
-    """What the dumps say about one collective, in a line; nothing if there is no such one."""
+    """What the dumps say about one collective, on one line; "" if it is not in the dumps."""
     alike = {}
     for rank in sorted(dumps):
         for one in dumps[rank]:

@@ -1,4 +1,4 @@
-"""Dumps of a Flight Recorder as plain data, by situation: {rank: its records}."""
+"""Dumps of a Flight Recorder as plain data: {situation: {rank: its records}}."""
 
 BROADCAST, REDUCE, HALF = ("broadcast", 1000), ("all_reduce", 1000), ("all_reduce", 500)
 GATHER, SCATTER, BARRIER = ("all_gather", 250), ("reduce_scatter", 1000), ("barrier", 0)
@@ -18,7 +18,8 @@ def calls(*kinds, waiting=0, first=1, group="0", members=(0, 1, 2, 3), state="sc
 
 
 def _four(usual, **others):
-    """Dumps of 4 ranks: `usual` of all but those given as rank0=, rank1=, ..."""
+    """Dumps of 4 ranks. Each rank has the records `usual`, unless others are given as rank0=,
+    rank1=, ..."""
     return {rank: others.get(f"rank{rank}", usual) for rank in range(4)}
 
 

@@ -1,4 +1,4 @@
-"""Lab 0, section 5: broadcast(tensor, src, group) down a binomial tree."""
+"""Lab 0, section 5, bonus: broadcast(tensor, src, group) down a binomial tree."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def script(make, case, group, show):
 
 
 def messages(runs):
-    """A judge: every rank but the root is sent the tensor once."""
+    """A judge: every rank but the root receives the tensor once, and the root receives nothing."""
     for run, case, _ in seen(runs, CASES):
         got = [[] for _ in case.members]
         for to, numel in itertools.chain(*sent(run, case)):
@@ -47,10 +47,11 @@ def messages(runs):
 
 
 def rounds(runs):
-    """A judge: the last rank has it after ceil(log2 N) rounds; a rank sends one message in each."""
+    """A judge: every rank has the tensor after ceil(log2 N) rounds, if a rank sends one message per
+    round."""
     for run, case, _ in seen(runs, CASES):
         logs, least = sent(run, case), (case.world_size - 1).bit_length()
-        came, holders = {case.root: 0}, [case.root]  # the round in which each rank got it
+        came, holders = {case.root: 0}, [case.root]  # rank -> the round in which it got the tensor
         for holder in holders:
             for nth, (to, _) in enumerate(logs[holder], start=1):
                 came[to] = came[holder] + nth

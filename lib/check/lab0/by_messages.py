@@ -1,8 +1,8 @@
 """What the checks of Lab 0's collectives have in common. An answer sends its messages itself, with
-p2p or with dist, so the ranks' logs say who sent how much to whom, and a run may hang.
+p2p or with dist. The ranks' logs therefore say who sent how much to whom, and a run may hang.
 
-Inputs are those of cases.py, whose values tell which ranks they came from. A wrong value is
-therefore told with its cause: `told` gives more than the harness's "expected 425, got 405".
+The inputs are those of cases.py, whose values show which ranks they came from. The judge `told` can
+therefore explain a wrong value, where the harness would only say "expected 425, got 405".
 """
 
 import torch
@@ -16,7 +16,9 @@ from lib.check.explain import narrowed, read_sum, rounded_words, two, who
 from lib.check.shown import with_trace
 
 FOUR = GROUPS[2]
-LOW = 2**20  # float64 holds all of an int64 but its last bits: they are shown by themselves
+# Values are compared in float64, which does not hold the last bits of an int64. So the values
+# modulo LOW are shown, too.
+LOW = 2**20
 EXCUSED = {
     "strided": "tensors are contiguous, and torch's sends take no others",
     "two at once": "a call returns when all its messages have arrived",
@@ -25,19 +27,21 @@ IN_PLACE = EXCUSED | dict.fromkeys(
     ("storage", "graph"), "the tensor holds the result; to return it, too, is a convenience"
 )
 PROBES = ("arguments", "storage", "changed later")
-PARTS = ("absent", "doubled", "moved", "own")  # facts of a sum that is more than divided
+# facts of `read_sum`; if one is true, the sum has another fault than a wrong factor
+PARTS = ("absent", "doubled", "moved", "own")
 
 
 def cases_of(of_group, *more):
-    """The cases of every group, of_group(N) -> [(n, dtype, ...)], and more Cases, each after those
-    of its group. The subgroup comes after all others that have several ranks: an answer that is
-    wrong in it alone has mixed up whose ranks are counted."""
+    """The cases of every group, of_group(N) -> [(n, dtype, ...)], and `more` Cases, each after the
+    others of its group. The subgroup comes after all other groups of several ranks, because an
+    answer that is wrong only there has mixed up group ranks and global ranks."""
     found = [Case(ranks, *one) for ranks in GROUPS for one in of_group(len(ranks))]
     order = [*GROUPS, ALONE]
     return tuple(sorted([*found, *more], key=lambda case: order.index(case.members)))
 
 
-# of sums: what N divides comes first, so that a mistake in the remainder is not taken for another
+# The cases of sums. In each group the size that N divides comes first, so that a mistake in the
+# remainder is not taken for another one.
 SUMS = cases_of(
     lambda N: [(2 * N,), (7, torch.int64)],
     Case(FOUR, 1), Case(FOUR, 1000), Case(FOUR, 0), Case(ALONE, 3),
@@ -45,13 +49,14 @@ SUMS = cases_of(
 
 
 def called(show, make, group, *args, **named):
-    """What it returns. What is None is left to its default."""
+    """Call the answer and return what it returns. A named argument that is None is not passed, so
+    that its default is used."""
     named = {key: one for key, one in (named | {"group": group}).items() if one is not None}
     return show.run(make, *args, **named)
 
 
 def result(show, name, tensor):
-    """Show the tensor that holds the result, at which `told` looks."""
+    """Show the tensor that holds the result, and keep it for the judge `told`."""
     mine = tensor.detach().clone() if torch.is_tensor(tensor) else None
     show.judged = mine, show.lib.judged[0] if show.lib else None
     low = mine is not None and mine.dtype == torch.int64
@@ -59,9 +64,13 @@ def result(show, name, tensor):
 
 
 def told(measure, name, explain):
-    """A judge: a wrong value of this name, with what explain(case, rank, got, want) says of it,
-    (text, facts). What is only divided is told in the harness's words. facts: rank; wrong, all
-    ranks that have another value; right on one rank; divided."""
+    """A judge that finds a wrong value shown under this name, and explains it.
+
+    explain: explain(case, rank, got, want) -> (text, facts). If all that is wrong is that the
+        values were divided, the text is the harness's.
+    The Problem has these facts as well: rank; wrong, a list of all ranks with a wrong value; right
+    on one rank, whether only one rank has the right value; divided.
+    """
 
     def judge(runs):
         for _, case, records in seen(runs, measure.cases):
@@ -87,9 +96,13 @@ def told(measure, name, explain):
 
 
 def whose(case, rank, got, want):
-    """`told` of tensors that hold what ranks own (cases.own), by the first wrong element. facts:
-    source, the rank whose element it is; own, of the right rank, displaced, unwritten: if it is
-    this rank's, another one of the right rank's, another rank's, or no rank's; reordered."""
+    """For `told`: explains the first wrong element of a tensor made of elements that belong to
+    ranks (cases.own).
+
+    facts: source, the rank to which the element belongs; own, of the right rank, displaced or
+    unwritten, if that is this rank, the expected rank, another rank than expected, or none;
+    reordered, if all elements are the expected ones in another order.
+    """
     got, want = got.flatten(), want.flatten()
     at = int((got != want).nonzero()[0])
     x, y = two(want[at], got[at])
@@ -97,7 +110,8 @@ def whose(case, rank, got, want):
     nth = lambda value: round(value.item() / FINE.get(value.dtype, 1)) % 1000
     of = lambda value, rank: f"element {nth(value)} of rank {rank}'s tensor"
     text = f"{case.name}: {case.rank(rank)}, element {at}: expected {x}, got {y}"
-    rounded = source is None and narrowed(got, want)  # another rank's element may be near by chance
+    # only if the element belongs to no rank, because another rank's may be near by chance
+    rounded = source is None and narrowed(got, want)
     facts = {
         "narrowed": rounded,
         "source": source,
@@ -113,7 +127,8 @@ def whose(case, rank, got, want):
 
 
 def sum_of_chunks(case, rank, got, want):
-    """`told` of a full sum. facts: read_sum's; finished, how many chunks are right; unchanged."""
+    """For `told`: explains a wrong full sum. facts: those of read_sum; finished, how many chunks
+    are right; unchanged, if it is still the rank's own tensor."""
     text, facts = read_sum(case, rank, got)
     chunks = zip(got.tensor_split(case.world_size), want.tensor_split(case.world_size), strict=True)
     facts["unchanged"] = torch.equal(got, part(rank, case.n, case.dtype))
@@ -122,8 +137,8 @@ def sum_of_chunks(case, rank, got, want):
 
 
 def messages(cases, expected):
-    """A judge: each rank sends these, [(to, elements), ...], in any order. What has no elements
-    does not count."""
+    """A judge: each rank sends the messages expected(case, rank), [(to, elements), ...], in any
+    order. Messages without elements do not count."""
 
     def judge(runs):
         for run, case, _ in seen(runs, cases):
@@ -142,8 +157,8 @@ def _listed(messages):
 
 
 def on_the_wire(cases, *formulas):
-    """The judge `traffic.elements` of a ring. facts: more rounds, if a rank sends more messages
-    than the expected elements have chunks."""
+    """The judge `traffic.elements`, for a ring. It adds the fact "more rounds": some rank sends
+    more messages than there are rounds."""
     elements = traffic.elements(cases, *formulas)
 
     def judge(runs):
@@ -159,12 +174,11 @@ def on_the_wire(cases, *formulas):
 
 
 def hints_of(*sections):
-    """The hints of these sections. What the messages tell comes before what the exercise can, and
-    what a hang tells comes last."""
+    """The hints of these sections of sentences/lab0.toml, in this order."""
     return hints("lab0", *sections, **{"a buffer of another dtype": s.another_dtype})
 
 
 def hints_of_a_ring(exercise):
-    """The same for a function that sends chunks to the right neighbour. With chunks that N divides
-    tried first, a mistake in the remainder is not taken for another."""
+    """The hints of an exercise in which ranks send chunks to the right neighbour. A hint about
+    "chunks" can name the size of the case, because the sizes that N divides are tried first."""
     return hints_of("messages", "chunks", exercise, "unpaired", "rings")

@@ -1,8 +1,8 @@
-"""Lab 0, section 3: split_rows, split_columns, split_inner and pipeline, four ways to share one
+"""Lab 0, section 3: split_rows, split_columns, split_inner and pipeline, four ways to split one
 product among ranks.
 
-x (B, K) times w (K, M), or x through four layers (K, K). Each function is judged by what it
-returns, by what every rank multiplied, and by what it gave to be sent.
+The product is x (B, K) times w (K, M); for `pipeline`, x passes through four layers (K, K). Each
+function is judged by what it returns, by the matmuls of each rank, and by what each rank sends.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from lib.ledger.record import OPS
 from lib.tensor_parallel import splits
 
 WORLDS, LAYERS = (2, 4), 4
-SIZES = {"x (4, 5)": (4, 5, 8), "x (8, 7)": (8, 7, 12)}  # B, K, M: 2 and 4 divide B and M, not K
+SIZES = {"x (4, 5)": (4, 5, 8), "x (8, 7)": (8, 7, 12)}  # B, K, M; N divides B and M, but not K
 CASES = tuple(Setting(tuple(range(N)), what=what) for N in WORLDS for what in SIZES)
 MAY_CALL = (*OPS.values(), "p2p.send", "p2p.recv", "p2p.send_recv", "p2p.exchange")
 SAME = {"all_gather_into_tensor": "all_gather"}  # the same collective, into one tensor
@@ -27,7 +27,7 @@ LEFT_OUT = BUILT | {
     "empty rank": "every rank has rows, columns and layers: N divides B, M and the layers",
     "returned": "a result of its own in any case",
 }
-# what a rank gives to be sent: (op, elements, peer)
+# the calls by which rank r sends: [(op, elements, peer), ...]
 GIVES = {
     "split_rows": lambda B, K, M, r, N: [],
     "split_columns": lambda B, K, M, r, N: [("all_gather", B * M // N, None)],
@@ -53,7 +53,7 @@ def script(name, make, case, group, show):
 
 
 def what_is_given(name, runs):
-    """A judge: what each rank gives to be sent is what the docstring says."""
+    """A judge: each rank makes exactly the calls that the docstring allows."""
     of_world = lambda N: tuple(case for case in CASES if case.world_size == N)
     for run, case, _ in seen(runs, of_world):
         for rank in range(case.world_size):

@@ -1,5 +1,5 @@
-"""Lab 0, section 7: hierarchical_all_reduce(tensor, inside, across), in place; few elements cross
-between nodes."""
+"""Lab 0, section 7, bonus: hierarchical_all_reduce(tensor, inside, across), which works in place
+and sends few elements between nodes."""
 
 import torch
 import torch.distributed as dist
@@ -28,15 +28,15 @@ CASES = tuple(
 
 
 def pairs_of_groups(cases):
-    """{case: ((inside, across) of this rank, two more groups of the case's ranks)}; nodes are runs
-    of R ranks."""
+    """{case: ((inside, across) of this rank, two more groups of the case's ranks)}. A node is R
+    consecutive ranks."""
     mine, rank = {}, dist.get_rank()
     for layout, (M, R) in LAYOUTS.items():
         inside = [dist.new_group(range(node * R, node * R + R)) for node in range(M)]
         across = [dist.new_group(range(place, M * R, R)) for place in range(R)]
         if rank < M * R:
             mine[layout] = inside[rank // R], across[rank % R]
-    # the word of a probe may be behind the layout
+    # in the variants of probes.py, a word follows the layout
     of = lambda case: mine.get(case.what.partition(",")[0])
     return {
         case: (of(case), *controls) for case, (_, *controls) in groups_and_controls(cases).items()
@@ -50,7 +50,8 @@ def script(make, case, groups, show):
 
 
 def explain(case, rank, got, want):
-    """facts: those of a full sum; of its node, if the other nodes are absent."""
+    """For `told`: explains a wrong sum. facts: those of a full sum; "of its node", if exactly the
+    ranks of other nodes are absent."""
     text, facts = by.sum_of_chunks(case, rank, got, want)
     R = LAYOUTS[case.what.partition(",")[0]][1]
     others = [r for r in range(case.world_size) if r // R != rank // R]
@@ -58,15 +59,15 @@ def explain(case, rank, got, want):
 
 
 def crossing(run, case):
-    """(elements that each rank sends to other nodes, elements that all ranks send inside their
-    nodes)"""
+    """([elements that rank 0, 1, ... sends to other nodes], elements that all ranks together send
+    inside their nodes)"""
     R, logs = LAYOUTS[case.what][1], sent(run, case)
     across = [sum(n for to, n in logs[r] if to // R != r // R) for r in range(case.world_size)]
     return across, sum(n for mine in logs for _, n in mine) - sum(across)
 
 
 def between_nodes(runs):
-    """A judge: 2(M-1)n elements in all."""
+    """A judge: 2(M-1)n elements are sent between nodes in total."""
     for run, case, _ in seen(runs, CASES):
         M, R = LAYOUTS[case.what]
         across, inside = crossing(run, case)
@@ -82,8 +83,8 @@ def between_nodes(runs):
 
 
 def shared(runs):
-    """A judge: ranks of one place send across what an all-reduce of their chunk takes, however
-    they share it, and inside is sent what it takes."""
+    """A judge: the ranks with one position in their nodes together send to other nodes what an
+    all-reduce of their chunk takes, and inside the nodes 2M(R-1)n elements are sent."""
     for run, case, _ in seen(runs, CASES):
         (M, R), n = LAYOUTS[case.what], case.n
         across, inside = crossing(run, case)

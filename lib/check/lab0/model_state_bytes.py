@@ -1,5 +1,5 @@
-"""Lab 0, section 1: model_state_bytes(parameters, precision), what training keeps
-for every parameter."""
+"""Lab 0, section 1: model_state_bytes(parameters, precision), the memory that training needs for
+the model state."""
 
 from lib.check.causes import hints
 from lib.check.left_out import NO_RANKS

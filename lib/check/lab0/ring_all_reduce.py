@@ -1,5 +1,5 @@
-"""Lab 0, section 5: ring_all_reduce(tensor, group), in place, from reduce-scatter and
-all-gather."""
+"""Lab 0, section 5: ring_all_reduce(tensor, group), which works in place and consists of a
+reduce-scatter and an all-gather."""
 
 from math import ceil
 
@@ -31,7 +31,7 @@ EXERCISE = MEASURE.exercise(
     ("only neighbours talk", 2, "N-1 + N-1 rounds, rank r sends to rank r+1",
      ring(CASES, lambda N: 2 * (N - 1))),
     hints=by.hints_of_a_ring("ring_all_reduce"), worlds=(WORLD,),
-    # a notebook may use lib's two halves, while the student's own are not right yet
+    # an answer may use lib's two halves, in case the student's own have not passed yet
     may_call=(*s.P2P, "ring.ring_reduce_scatter", "ring.ring_all_gather"),
     leaves_out=BUILT | IN_PLACE,
 )  # fmt: skip

@@ -12,7 +12,8 @@ from lib.collectives.p2p import send_recv
 WORLD = 5
 RIGHT, LEFT, TWO = "to the right neighbour", "to the left neighbour", "two to the right"
 REVERSED = "reversed, 0 with N-1"
-# for a rank of N: whom it sends to and whom it hears from; a word may be behind the name
+# name -> a function of (rank, N) that returns (the rank to send to, the rank to receive from); in
+# the name of a case, more words may follow
 PATTERNS = {
     RIGHT: lambda r, n: ((r + 1) % n, (r - 1) % n),
     LEFT: lambda r, n: ((r - 1) % n, (r + 1) % n),
@@ -20,7 +21,7 @@ PATTERNS = {
     REVERSED: lambda r, n: (n - 1 - r, n - 1 - r),
 }
 OUT, UNEQUAL = f"{RIGHT}, out given", f"{RIGHT}, chunks of other sizes"
-TO_ITSELF = f"{TWO}, out given"  # of two ranks: to itself
+TO_ITSELF = f"{TWO}, out given"  # with two ranks, each sends to itself
 WITH_OUT = (OUT, UNEQUAL, TO_ITSELF)
 UNWRITTEN = -7  # what `out` holds before the call
 SHAPES = {6: (2, 3), 5: (5,), 1: (), 0: (0,)}  # elements -> the tensor's shape
@@ -31,7 +32,7 @@ CASES = tuple(Case(ranks, n, dtype, what) for ranks, n, dtype, names in (
     ((0, 1, 2, 3), 6, F64, PATTERNS), (ALL, 6, F64, PATTERNS), (ALL, 5, I64, (RIGHT,)),
     (ALL, 1, F64, (RIGHT,)), (ALL, 0, F64, (REVERSED,)), (ALL, 5, F64, (OUT, UNEQUAL)),
     ((0, 1), 5, F64, (TO_ITSELF,)),
-    # last: an answer that is wrong without a group says so first
+    # the subgroup comes last, so an answer that is wrong without a group fails in an earlier case
     (SUBGROUP, 6, F64, (RIGHT, REVERSED)), (SUBGROUP, 5, F64, (UNEQUAL,)),
 ) for what in names)  # fmt: skip
 

@@ -1,12 +1,12 @@
 """Lab 1, section 6: accumulate(model, microbatches, counts, loss_fn), k micro-batches and one
 exchange.
 
-The model is a wrapper that notes what happens to it, in order; for k = 3, as it should be:
+The model is a wrapper that records what happens to it, in order. For k = 3 the right order is:
 
     forward  backward  forward  backward  forward  backward  average
-    (both in no_sync)  (both in no_sync)           ^ its buckets leave
+    (both in no_sync)  (both in no_sync)           ^ its buckets are sent
 
-The last micro-batch of four has no tokens, and is the one that sends all the same.
+In the case of four micro-batches, the last one has no tokens, but its backward sends all the same.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ from lib.check.side_by_side import SideBySide
 from lib.data_parallel import accumulate
 
 TWICE = "2 micro-batches, the same one twice"
-# the rows ("tokens") of each micro-batch; two micro-batches come first, as most mistakes show there
+# the rows ("tokens") of each micro-batch; the case of two micro-batches comes first, because most
+# mistakes show there
 COUNTS = {
     "2 micro-batches": (2, 1), "4 micro-batches": (1, 2, 2, 0), "1 micro-batch": (2,),
     TWICE: (2, 2),
@@ -35,8 +36,12 @@ CASES = tuple(Setting(GROUPS[0], what=what) for what in COUNTS)
 
 
 class Noting(nn.Module):
-    """The small model, its gradients averaged over all ranks one by one, and `events`. sent: the
-    gradients as they were when backward ended outside of no_sync."""
+    """The small model in a wrapper that averages its gradients over all ranks one by one, and that
+    lists in `events` what happens to it.
+
+    sent: the gradients as a backward outside of no_sync has left them. These are averaged, so what
+    is added to a gradient later is lost.
+    """
 
     def __init__(self, all_reduce):
         super().__init__()
@@ -55,7 +60,7 @@ class Noting(nn.Module):
 
     def _gradient_came(self, p):
         self.sent[p] = None if self.alone else p.grad.clone()
-        if p is self.module.leave.bias:  # once in each backward
+        if p is self.module.leave.bias:  # its gradient comes once in each backward
             self._note("backward")
 
     @contextlib.contextmanager
@@ -89,7 +94,7 @@ def script(make, case, group, show):
     loss = show.run(make, model, microbatches, [*counts], loss_sum)
     show("the gradient", models.gradients(model.module))
     is_one = torch.is_tensor(loss) and loss.numel() == 1
-    # in any dtype, so also rounded to float32
+    # any dtype will do, so the value may be rounded to float32
     show("what is returned", "a tensor of one element" if is_one else form_of(loss))
     show("the loss", loss.item() if is_one else None, tolerance=1e-6)
     show("in order", ", ".join(model.events))

@@ -1,5 +1,5 @@
-"""Lab 1, section 3: broadcast_parameters(module, group), after which all ranks hold
-rank 0's model."""
+"""Lab 1, section 3: broadcast_parameters(module, group), after which all ranks have rank 0's
+model."""
 
 import torch
 from torch import nn
@@ -15,14 +15,15 @@ from lib.check.side_by_side import SideBySide
 from lib.data_parallel import replicate
 
 KINDS = PARAMETER, FROZEN, BUFFER, UNLISTED = (
-    "a parameter", "a frozen parameter", "a buffer", "a hidden buffer",  # which no state_dict lists
+    "a parameter", "a frozen parameter", "a buffer", "a hidden buffer",  # not in the state_dict
 )  # fmt: skip
 OTHERS = {"scale": FROZEN, "norm.cache": UNLISTED}
 MODELS = 2
 
 
 class _Model(Small):
-    """With a norm, whose buffers are in a module of its own: one is (), one is not persistent."""
+    """The small model with a batch norm, so that there are buffers in a submodule. One of them has
+    shape (), and one is not persistent."""
 
     def __init__(self, seed):
         super().__init__(seed, FINE[torch.float64])
@@ -33,7 +34,7 @@ class _Model(Small):
 
 
 def _tensors(model):
-    """{name: tensor}; a tied one has its first name."""
+    """{name: tensor}; a tied parameter has its first name."""
     return dict([*model.named_parameters(), *model.named_buffers()])
 
 
@@ -46,7 +47,7 @@ CASES = tuple(Setting(members, SIZE) for members in (*GROUPS, ALONE))
 
 
 def script(make, case, group, show):
-    """Two models, one after the other."""
+    """The answer is called with two models, one after the other."""
     for number in range(MODELS):
         model = _Model(20 + 10 * number + show.place).to(backend.device())
         before = {n: (t, t.data_ptr(), t.requires_grad) for n, t in _tensors(model).items()}
@@ -65,7 +66,7 @@ def script(make, case, group, show):
 
 
 def elements(runs):
-    """A judge: (N-1) n together, by broadcasts or by messages."""
+    """A judge: together the ranks send (N-1) n elements, by broadcasts or by messages."""
     for run, case, _ in seen(runs, CASES):
         N, section = case.world_size, run.ledger.section(case.name)
         logs = [section.of(member) for member in case.members]

@@ -15,8 +15,8 @@ from lib.data_parallel import bucketed
 
 
 def bucket_of(model):
-    """All that learns, last first. The gradient of one layer's weight, made anew here, does not lie
-    in memory in its order."""
+    """The parameters that require gradients, last first. One layer's weight is replaced by one that
+    is not contiguous in memory, like its gradient."""
     weight = model.leave.weight
     model.leave.weight = nn.Parameter(weight.detach().T.contiguous().T)
     if weight.grad is not None:

@@ -1,5 +1,5 @@
-"""Lab 1, section 12, bonus: exposed_seconds(compute, messages), the seconds of messages that no
-compute hides."""
+"""Lab 1, section 12, bonus: exposed_seconds(compute, messages), the seconds of communication that
+no computation hides."""
 
 import random
 
@@ -9,7 +9,7 @@ from lib.check.numbers import NO_NUMBER, NOTHING, is_one
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.exposed import exposed_seconds
 
-ONE = {  # name -> (compute, messages); all ends are eighths, so that sums are exact
+ONE = {  # name -> (compute, messages); all times are multiples of 1/8, so that sums are exact
     "the message is inside compute": ([(0.0, 4.0)], [(1.0, 2.5)]),
     "it ends after compute": ([(0.0, 3.0)], [(2.0, 5.5)]),
     "it begins before compute": ([(2.0, 5.0)], [(1.25, 3.0)]),

@@ -1,7 +1,8 @@
 """The three steps of OverlappedDataParallel, each tried alone on two ranks before the graded check.
 
-Each runs the class as it is, by the names that the exercise gives (`buckets`, `gradient_is_ready`),
-prints what happened, and fails with what was expected. A step that is not written says so.
+Each step runs the student's class as it is, using the names that the exercise gives (`buckets`,
+`gradient_is_ready`). It prints what happened, or fails and says what is right. If the step has not
+been written yet, it says so.
 """
 
 import time
@@ -14,7 +15,8 @@ from lib import collectives, launch
 
 
 def tried(step, Wrapper):
-    """Print what step(Wrapper) returns on two ranks, or that it is not written."""
+    """Run step(Wrapper) on two ranks, and print what it returns on rank 0, or that it has not been
+    written yet."""
     try:
         print(launch.run(step, Wrapper, nproc=2, ledger=False)[0])
     except launch.RankError as error:
@@ -43,7 +45,8 @@ def hooks(Wrapper, make_model, loss_of):
 
 
 def in_turn(Wrapper):
-    """Step 2: three buckets of 16, 9 and 4 elements; the second becomes ready first."""
+    """Step 2: there are three buckets of 16, 9 and 4 elements, and the second becomes ready
+    first."""
     sent, counts = [], []
     layers = nn.ModuleList(nn.Linear(k, k, bias=False) for k in (2, 3, 4))  # ready in reverse
     model = Wrapper(layers, all_reduce=lambda flat, group: sent.append(len(flat)), capacity=1)
@@ -51,7 +54,7 @@ def in_turn(Wrapper):
     for i in (1, 0, 2):
         bucket[i].grad = torch.ones_like(bucket[i])
         model.gradient_is_ready(bucket[i])
-        collectives.start(lambda: None).wait()  # after all that was started before
+        collectives.start(lambda: None).wait()  # runs after everything that was started before
         counts.append(len(sent))
     assert counts == [0, 2, 3], f"started after each call: {counts}; right is [0, 2, 3]"
     assert sent == [16, 9, 4], f"elements, in the order of starting: {sent}; right is [16, 9, 4]"

@@ -1,11 +1,11 @@
 """Lab 1, section 11, bonus: LossScaler(scale, growth, backoff, growth_interval), scale_loss(loss),
 step(optimizer, ...).
 
-    no overflow   S stays                                are gradients unscaled, once?
+    no overflow   S stays as it is                       are gradients unscaled, and only once?
     overflows     on all ranks, then on one              does every rank skip the step?
-    scale         growth_interval 2, grows twice running does S go down and up when it should?
+    scale         growth_interval 2, S grows and falls   does S go down and up when it should?
 
-What the first two show does not depend on S, which is judged in the third alone.
+S itself is judged only in the third kind of case. What the first two show does not depend on S.
 """
 
 import math
@@ -27,16 +27,19 @@ from lib.training.precision import loss_scaler
 GOOD, OVERFLOWS, SCALE = "no overflow", "overflows", "scale"
 INF, NAN, FINITE = float("inf"), float("nan"), 3e38  # the sum of two FINITE is inf in fp32
 ALL, FIRST, LAST = "all ranks", "rank 0", "the last rank"
-S, GROWTH, BACKOFF = 8.0, 4.0, 2.0**-4  # S also falls below 1
+S, GROWTH, BACKOFF = 8.0, 4.0, 2.0**-4  # with these, S also falls below 1
 
 
 class Overflow(NamedTuple):
-    """One element of one gradient, on all ranks or on one; or, finite, two of each of two, so that
-    their sum in one gradient overflows, and that over gradients."""
+    """A value that is written into one element of one gradient, on all ranks or on one.
+
+    FINITE is instead written into two elements of each of two gradients. None of these values is an
+    overflow, but an answer that sums them, within a gradient or over gradients, gets inf.
+    """
 
     value: float
     who: str = ALL
-    parameter: int = 0  # of three; the last is in another parameter group
+    parameter: int = 0  # 0, 1 or 2; the last is in another parameter group
 
     def on(self, rank, world_size):
         return {ALL: True, FIRST: rank == 0, LAST: rank == world_size - 1}[self.who]
@@ -47,7 +50,7 @@ class Overflow(NamedTuple):
         return f"{self.value} in the gradient of parameter {self.parameter} on {self.who}"
 
 
-STEPS = {  # None: a good step
+STEPS = {  # None: a step without an overflow
     GOOD: (None, None),
     OVERFLOWS: (
         None, Overflow(INF), Overflow(NAN), Overflow(-INF), Overflow(INF, ALL, 2), None,
@@ -71,7 +74,8 @@ NAMES = (
 
 
 class Noting(torch.optim.SGD):
-    """SGD with momentum on two parameter groups. asked: the gradients of every step() so far."""
+    """SGD with momentum on two parameter groups. asked: the gradients at each call of step() so
+    far."""
 
     def __init__(self, parameters):
         super().__init__(
@@ -84,7 +88,9 @@ class Noting(torch.optim.SGD):
         self.asked.append([None if p.grad is None else p.grad.clone() for p in self.parameters])
         super().step()
 
-    step.hooked = True  # torch would do both when the first is made, and so change a class of lib
+    # Otherwise torch would add this hook and attribute when the first optimizer is created, which
+    # would change a class of lib.
+    step.hooked = True
 
     def everything(self):
         """[(name, parameter or momentum)]"""
@@ -95,8 +101,8 @@ class Noting(torch.optim.SGD):
 
 
 def gradients_of(rank, number):
-    """(3,), (2, 2) and (1,) that differ from rank to rank, powers of two: no scaling by one rounds
-    them."""
+    """Gradients (3,), (2, 2) and (1,) that differ from rank to rank. All elements are powers of
+    two, so scaling by a power of two does not round them."""
     counted = (torch.arange(math.prod(one)).reshape(one) for one in ((3,), (2, 2), (1,)))
     return [2.0 ** (n % 3 + rank - number % 2).to(backend.device()) for n in counted]
 
@@ -115,7 +121,7 @@ def script(make, case, group, show):
         with show.during("scale_loss()") as run:
             scaled = run(make().scale_loss, torch.tensor(0.25, dtype=torch.float16))
         show(IN_FP16, scaled.item() if torch.is_tensor(scaled) else form_of(scaled))
-    sizes = [(3,), (2, 2), (1,), (2,)]  # the last is never used: its .grad stays None
+    sizes = [(3,), (2, 2), (1,), (2,)]  # the last is never used, so its .grad stays None
     optimizer = Noting([torch.ones(n, device=backend.device()).requires_grad_() for n in sizes])
     for number, overflow in enumerate(STEPS[case.what]):
         step(scaler, optimizer, case, group, show, number, overflow)
@@ -143,7 +149,7 @@ def step(scaler, optimizer, case, group, show, number, overflow):
     show(GRADIENT, [(f"{i}", None if g is None else g / used) for i, g in enumerate(found)])
     if show.wrong(GRADIENT):
         return
-    # the loss itself is finite, as it is when fp16 overflows
+    # the loss itself stays finite, as it does when the gradients overflow in fp16
     if overflow and overflow.on(show.place, case.world_size):
         finite = overflow.value == FINITE
         for gradient in found[:2] if finite else [found[overflow.parameter]]:

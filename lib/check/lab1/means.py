@@ -1,5 +1,5 @@
-"""The mean gradient over ranks of Lab 1's small models (models.py): the ranks, what an answer is
-given, and the hints that its exercises share."""
+"""What the exercises about the mean gradient over ranks share: groups, cases, and a script that
+uses Lab 1's small model (models.py)."""
 
 import torch
 
@@ -25,15 +25,16 @@ TWO_CALLS = dict.fromkeys(("two at once", "once more"), "two calls stand in each
 
 
 def script(bucket_of, sent, make, case, group, show):
-    """Two models of the same sizes, one after the other; then the first is looked at once more.
+    """The answer averages the gradients of two models of the same sizes, one after the other. Then
+    the gradients of the first model are shown once more.
 
-    bucket_of(model): the parameters that the answer is given. sent(shapes of what it sends): what
-    is shown of that.
+    bucket_of: bucket_of(model) returns the parameters that the answer is given.
+    sent: sent(shapes of the tensors that it sends) returns what is shown of these shapes.
     """
     made = [model(case, show.place) for _ in range(2)]
     for number, one in enumerate(made):
         backward(one, case, show.place, number)
-        one.scale.grad = torch.full_like(one.scale, show.place)  # of before it was frozen
+        one.scale.grad = torch.full_like(one.scale, show.place)  # left from before it was frozen
         bucket, shapes, before = bucket_of(one), [], probes.frozen(dict(gradients(one)))
         show.run(make, bucket, group, silent(show, shapes))
         as_before = not shapes and probes.same(before, dict(gradients(one)))
@@ -47,7 +48,8 @@ def script(bucket_of, sent, make, case, group, show):
 
 
 def model(case, rank):
-    """The ranks' parameters differ, or nobody would see that they are averaged instead."""
+    """A small model whose parameters differ from rank to rank. Otherwise no test could see that an
+    answer averages the parameters instead of the gradients."""
     made = models.Small(fine=models.FINE).to(backend.device())
     if case.what == FLOAT32:
         made.float()
@@ -58,7 +60,7 @@ def model(case, rank):
 
 
 def backward(model, case, rank, number):
-    """Backward over a shard of this rank's, unless it is the one without gradients."""
+    """Run backward over this rank's shard, unless this is the rank without gradients."""
     x, y, with_branch = models.shard(rank, number)
     if (case.what, rank) != (IDLE, 0):
         x = x.to(model.enter.weight.dtype)
@@ -66,7 +68,7 @@ def backward(model, case, rank, number):
 
 
 def silent(show, shapes):
-    """The all_reduce that an answer gets; notes the shapes that it is given."""
+    """The all_reduce that the answer is given. It adds the shape of each tensor to `shapes`."""
 
     def given(tensor, group=None):
         """Sums in place and returns nothing, as torch's does."""
@@ -77,5 +79,5 @@ def silent(show, shapes):
 
 
 def gradients(model):
-    """[(name, .grad)] of what learns."""
+    """[(name, .grad)] of the parameters that require gradients."""
     return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]

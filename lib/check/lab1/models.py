@@ -10,8 +10,8 @@
     never       used on no rank
     mean, seen  buffers, float64 and int64
 
-Weights and inputs are small whole numbers in float64, and nothing is nonlinear: gradients are whole
-numbers, also their means over 2, 3 or 4 ranks.
+Weights and inputs are small integers in float64, and all layers are linear. Therefore the gradients
+are integers, and so are their means over 2, 3 or 4 ranks.
 """
 
 from itertools import pairwise
@@ -24,13 +24,14 @@ from lib import backend
 ROWS = 2  # of a shard
 WIDTHS = (3, 4, 5, 6, 7)  # of the chain: layers of 16, 25, 36 and 49 parameters
 GATES = len(WIDTHS) - 2
-# whole numbers times this are none of float32, and differ by more than rounding
+# With this factor in the weights, most gradients have more bits than float32 holds, so rounding
+# them to float32 changes them by more than the tolerance of a comparison.
 FINE = 1 + 2.0**-20
 
 
 class Small(nn.Module):
-    """Its weights depend on `seed`: ranks that give their rank begin with different ones. fine:
-    what they are times."""
+    """The model in the figure. Its weights depend on `seed`, so ranks that pass their own rank
+    begin with different weights. fine: a factor of all weights."""
 
     def __init__(self, seed=0, fine=1):
         super().__init__()
@@ -52,12 +53,12 @@ class Small(nn.Module):
 
 
 class Chain(nn.Sequential):
-    """Linear layers in float64, with a gate between two of them in backward.
+    """Linear layers in float64. Backward passes a gate between any two of them.
 
     forward   x (B, 3) -> layer 0 -> layer 1 -> layer 2 -> layer 3 (B, 7) -> added up to (B, 5)
     backward  layer 3 -> gate -> layer 2 -> gate -> layer 1 -> gate -> layer 0
 
-    A gate calls pass_one().
+    At a gate, pass_one() is called.
     """
 
     def __init__(self, seed=0, fine=1):
@@ -82,26 +83,27 @@ def _fill(model, seed, fine):
 
 
 def shard(rank, number=0):
-    """Rank `rank`'s inputs of micro-batch `number`: (x (ROWS, 3), y (ROWS, 5), does it use the
-    branch?)."""
+    """The inputs of a rank in micro-batch `number`: (x (ROWS, 3), y (ROWS, 5), whether this rank
+    uses the branch)."""
     draw, device = _draws(1000 + 10 * rank + number), backend.device()
     x, y = draw(2, ROWS, 3), 12 * ROWS * draw(1, ROWS, 5)
     return x.to(device), y.to(device), rank % 2 == 0
 
 
 def loss_of(model, shard):
-    """The mean over the shard's rows. ()"""
+    """The mean loss over the shard's rows. ()"""
     x, y, with_branch = shard
     return (model(x, with_branch) * y).sum(1).mean()
 
 
 def gradients(model):
-    """[(name, .grad)] of every parameter; a tied one has its first name."""
+    """[(name, .grad)] of every parameter. A tied parameter has its first name."""
     return [(name, p.grad) for name, p in model.named_parameters()]
 
 
 def _draws(seed):
-    """A function that draws whole numbers of -top..top, without 0. (*shape) float64"""
+    """A function draw(top, *shape) that returns random integers from -top to top without 0.
+    (*shape) float64"""
     generator = torch.Generator("cpu").manual_seed(seed)
 
     def draw(top, *shape):

@@ -1,7 +1,7 @@
 """Lab 1, section 3: broadcast_parameters(module, group)
 and average_gradients(parameters, group, all_reduce).
 
-average_gradients gets `model.parameters()` as it is, a generator.
+average_gradients is given `model.parameters()`, which is a generator.
 """
 
 from functools import partial
@@ -15,7 +15,8 @@ from lib.check.shown import calls
 from lib.check.side_by_side import SideBySide
 from lib.data_parallel import replicate
 
-elements = lambda shapes: f"{sum(map(prod, shapes))} elements"  # one by one, or all in a flat one
+# the tensors may be sent one by one or in a flat buffer
+elements = lambda shapes: f"{sum(map(prod, shapes))} elements"
 MEASURE = SideBySide(
     partial(means.script, lambda model: model.parameters(), elements),
     replicate.average_gradients, means.CASES, excused=means.A_MODEL | means.TWO_CALLS,

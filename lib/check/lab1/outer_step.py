@@ -1,7 +1,8 @@
-"""Lab 1, DiLoCo: outer_step(parameters, start, velocity, lr, momentum, group, all_reduce), which
-ends a round.
+"""Lab 1, section 13, bonus: outer_step(parameters, start, velocity, lr, momentum, group,
+all_reduce), which ends a round of DiLoCo.
 
-Three rounds in each case; between them each rank's parameters move on by numbers of its own.
+Each case has three rounds. Before each outer step, random numbers, which differ from rank to rank,
+are added to the parameters in place of the inner steps.
 """
 
 import torch
@@ -39,9 +40,10 @@ def script(make, case, group, show):
     parameters = [torch.nn.Parameter(w.clone()) for w in start]
     for number in range(1, ROUNDS + 1):
         with torch.no_grad():
-            for i, p in enumerate(parameters):  # this rank's inner steps
+            for i, p in enumerate(parameters):  # in place of this rank's inner steps
                 p += draw(100 * show.place + 10 * number + i, *p.shape).to(p)
-        with show.during(f"round {number}") as run:  # the lists are copies, the tensors are not
+        # the answer gets copies of the lists, but the tensors themselves
+        with show.during(f"round {number}") as run:
             lists = iter(parameters), [*start], [*velocity]
             run(make, *lists, lr, momentum, group, show.all_reduce)
         for name, tensors in zip(STATE, (parameters, start, velocity), strict=False):

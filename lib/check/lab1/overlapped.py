@@ -1,9 +1,9 @@
-"""Lab 1, section 5: OverlappedDataParallel(module, group, all_reduce, capacity), buckets that leave
-during backward.
+"""Lab 1, section 5: OverlappedDataParallel(module, group, all_reduce, capacity), buckets that are
+sent during backward.
 
-Three models: the small one, a chain of layers with a gate before each but the first
-(lib/check/overlap.py), and one whose second bucket is complete before its first. What overlaps is
-shown in the last two cases, when the gradients of all others are known to be right.
+There are three models: the small one, a chain of layers with gates between them
+(lib/check/overlap.py), and one whose second bucket is complete before its first. The last two cases
+show what overlaps, because by then the gradients of all other cases are known to be right.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ IN_TIME = {2: "sent after no_sync", 3: "sent after an error inside no_sync"}
 
 
 class Crossed(nn.Module):
-    """Layers that are not used in the order of their parameters: in backward the second of three
-    buckets is complete first.
+    """Layers that are not used in the order of their parameters. In backward, the second of three
+    buckets is therefore complete first.
 
     forward   x (B, 3) -> first (B, 4) -> third (B, 4) -> second (B, 5)
     backward  second -> third -> gate -> first; buckets: third (16), second (20), first (12)
@@ -61,12 +61,13 @@ class Crossed(nn.Module):
 
 
 class Stopped(Exception):
-    """Raised inside no_sync."""
+    """The error that leaves no_sync."""
 
 
 def script(make, case, group, show):
-    """Two steps. With no_sync five: in the second and the last, two micro-batches of three are
-    accumulated, and in the last rank 0 has no third; before the fourth an error leaves a no_sync.
+    """Two steps, or five in the case no_sync. There the second and the last step have three
+    micro-batches, of which two run inside no_sync; in the last step rank 0 has no third one. Before
+    the fourth step, an error leaves no_sync.
     """
     chain, no_sync = case.what in (CHAIN, NO_SYNC), case.what == NO_SYNC
     kind = {CHAIN: models.Chain, NO_SYNC: models.Chain, CROSSED: Crossed}
@@ -95,7 +96,7 @@ def script(make, case, group, show):
         yield
         show.begin(f"step {step + 1}")
         watch = show.gated(models.GATES if chain and len(numbers) == 1 else 0)
-        watch.ahead = models.GATES  # the first is held until bucket 1 has been complete for long
+        watch.ahead = models.GATES  # holds the first call until bucket 1 has long been complete
         module.pass_one = watch.pass_one
         if case.what == CROSSED:
             module.pass_one = lambda watch=watch: show_turn(watch, show)
@@ -122,7 +123,7 @@ def script(make, case, group, show):
 
 
 def one_step(model, losses, shards, watch, show, after_error):
-    """losses: of the one micro-batch, if there are not several."""
+    """losses: the list of the one loss, or None if the step has several micro-batches."""
     if after_error:
         with contextlib.suppress(Stopped), model.no_sync():
             raise Stopped
@@ -150,8 +151,8 @@ def shown_of_messages(got, sizes, capacity, show):
 
 
 def show_turn(watch, show):
-    """Bucket 1 was complete first, and now bucket 0 is: both have to start. An answer that starts
-    none is told so elsewhere."""
+    """Bucket 1 was complete first, and now bucket 0 is complete too, so both have to start. An
+    answer that starts neither of them fails elsewhere."""
     with watch.changed:
         watch._until(lambda: len(show.calls) >= 2, watch._nobody_will_begin)
     got = [one.elements for one in show.calls]

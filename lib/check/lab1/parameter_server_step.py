@@ -1,9 +1,10 @@
-"""Lab 1, section 10, bonus: parameter_server_step(parameters, optimizer, backward, group), rank 0
-holds the model.
+"""Lab 1, section 10, bonus: parameter_server_step(parameters, optimizer, backward, group), in which
+rank 0 holds the model.
 
-Steps with momentum. Ranks begin with different parameters: what rank 0 has counts, and only through
-the pull do the others learn what it has. The gradients of the first step are still in `.grad` when
-the second begins. In the third the last rank has no rows, and no gradient.
+The optimizer uses momentum. The ranks begin with different parameters, of which rank 0's count, and
+the others receive these only by the pull. The gradients of the first step are still in `.grad` when
+the second step begins. On four ranks there is a third step, in which the last rank has no rows and
+so no gradient.
 """
 
 from dataclasses import replace
@@ -23,7 +24,7 @@ from lib.data_parallel import parameter_server
 
 STEPS = ("step 1", "step 2", "step 3, no rows on the last rank")
 CASES = tuple(Setting(members) for members in (*GROUPS, ALONE))
-PARTS = tuple(  # a section of the ranks' logs each
+PARTS = tuple(  # each has a section of its own in the ranks' logs
     replace(case, what=step)
     for case in CASES
     for step in STEPS[: {GROUPS[0]: 3, ALONE: 1}.get(case.members, 2)]
@@ -36,14 +37,14 @@ def trained(model):
 
 
 def script(make, case, group, show):
-    """Frozen parameters do not travel in a step, so they are rank 0's everywhere."""
+    """A step does not send frozen parameters, so they are the same on all ranks from the start."""
     rank, given = show.place, [] if group is None else [group]
     model, own = models.Small(0, models.FINE), models.Small(rank, models.FINE)
     for (_, p), (_, mine) in zip(trained(model), trained(own), strict=True):
         p.data.copy_(mine)
     model.to(backend.device())
     optimizer = None
-    if rank == 0:  # small steps: the second gradient is no larger than the first
+    if rank == 0:  # the steps are so small that the second gradient is no larger than the first
         optimizer = torch.optim.SGD([p for _, p in trained(model)], lr=2**-14, momentum=0.5)
     for number, part in enumerate((one for one in PARTS if one.members == case.members), 1):
         seen = []
@@ -68,7 +69,7 @@ N_TRAINED = sum(p.numel() for p in models.Small().parameters() if p.requires_gra
 
 
 def elements(runs):
-    """A judge: (N-1) n out of rank 0, n out of each other, to rank 0."""
+    """A judge: rank 0 sends (N-1) n elements, and each other rank sends n elements to rank 0."""
     for run in runs:
         for case in PARTS:
             N, messages = case.world_size, sent(run, case)

@@ -1,8 +1,9 @@
-"""Lab 1, section 4: plan_buckets(parameters, capacity), which gradients travel together, and in
+"""Lab 1, section 4: plan_buckets(parameters, capacity), which gradients are sent together, and in
 which order.
 
-A pure function: it runs here, on parameters of known sizes, told by their place in the forward
-pass, 0, 1, 2, ... There is one right plan: each dtype has an open bucket of its own.
+The function is pure, so it runs in the kernel. The parameters have known sizes, and verdicts name
+them by their position in the forward pass: 0, 1, 2, ... There is exactly one right plan, because
+each dtype has an open bucket of its own.
 """
 
 from collections import Counter
@@ -21,7 +22,7 @@ from lib.training import buckets
 F32, F64, B16, F16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
 GENERATOR, FROZEN = "from a generator", "everything fits, parameter 1 is frozen"
 
-# name -> (capacity in bytes, [(elements, dtype) of each parameter, in the order of the forward
+# name -> (capacity in bytes, [(elements, dtype) of each parameter in the order of the forward
 # pass])
 MODELS = {
     "8 parameters of 100 bytes": (300, [(25, F32)] * 8),
@@ -79,7 +80,8 @@ def _form(plan):
 
 
 def _wrong(plan, parameters, capacity):
-    """{property: what is wrong}, the last bucket or parameter of which it holds."""
+    """{property: what is wrong}. If several buckets or parameters violate a property, the text is
+    about the last one."""
     found, placed = {}, Counter(i for bucket in plan for i in bucket)
     for i in range(len(parameters)):
         if placed[i] != 1:

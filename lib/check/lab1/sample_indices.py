@@ -1,8 +1,9 @@
-"""Lab 1, section 7: sample_indices(n, epoch, rank, world_size, seed), which examples are whose in
-which epoch.
+"""Lab 1, section 7: sample_indices(n, epoch, rank, world_size, seed), which rank sees which
+examples in which epoch.
 
-The function is called here for every rank of a case, one after the other; no ranks are started.
-There are many right ways to draw and to deal, so that what is shown are properties.
+No ranks are started: the function is called in the kernel for every rank of a case, one after the
+other. There are many right ways to draw and to deal out the examples, so properties are shown
+instead of values.
 """
 
 import builtins
@@ -19,12 +20,12 @@ from lib.check.left_out import NO_RANKS, NO_TENSORS, but
 from lib.check.side_by_side import SideBySide, here
 from lib.data_parallel import sampler
 
-SIZES = {  # name: n, N; first N divides n, then not, then n < N
+SIZES = {  # name: (n, N), where N divides n, or does not, or n < N
     f"n={n}, {N} rank{'s'[: N > 1]}": (n, N)
     for n, N in [(12, 4), (10, 4), (1000, 8), (5, 1), (3, 8), (1, 4)]
 }
 CASES = here(*SIZES)
-LARGE = CASES[2]  # two permutations of so many are not alike by chance
+LARGE = CASES[2]  # two permutations of so many examples are not alike by chance
 EPOCHS, SEEDS = (0, 1, 2), (0, 1)
 PARTS = (
     "a tensor", "no such example", "drawn anew", "alike", "twice on a rank", "the tail",
@@ -60,17 +61,18 @@ def script(make, case, show):
 
 
 def _plain(out):
-    """A list of ints; what is not a 1-D tensor of int64, in words."""
+    """The result as a list of ints or, if it is not a 1-D tensor of int64, its form in words."""
     whole = type(out) is torch.Tensor and out.dtype == torch.int64
     return out.tolist() if whole and out.ndim == 1 else form_of(out)
 
 
 def _parts(n, N, ranks, again):
-    """{one of PARTS: what is wrong}, or {}: the ranks' parts are no permutation, evenly padded."""
+    """{one of PARTS: what is wrong} if the ranks' parts together are not an evenly padded
+    permutation, else {}."""
     counts = Counter(i for out in ranks for i in out)
     if strangers := [i for i in counts if not 0 <= i < n]:
         return {"no such example": f"got example {strangers[0]}; there are 0 to {n - 1}"}
-    most = -(-counts.total() // n)  # how often one comes where the padding is spread evenly
+    most = -(-counts.total() // n)  # how often an example may come if the padding is spread evenly
     absent = [i for i in range(n) if counts[i] == 0]
     often = [i for i in range(n) if counts[i] > most]
     alike = N > 1 and n > N and all(out == ranks[0] for out in ranks)
@@ -101,7 +103,7 @@ def _table(ranks):
 
 
 def _lengths(n, N, ranks):
-    """{one of LENGTHS: what is wrong}, or {}"""
+    """{one of LENGTHS: what is wrong}, or {}."""
     lengths, each = [len(out) for out in ranks], -(-n // N)
     if lengths == [each] * N:
         return {}
@@ -110,8 +112,9 @@ def _lengths(n, N, ranks):
 
 
 def _order(old, new):
-    """{one of ORDER: what is wrong}, or {}; old: of the epoch before."""
-    if len({b - a for a, b in _neighbours(old)}) < 10:  # contiguous, or dealt out in turn
+    """{one of ORDER: what is wrong}, or {}. old, new: the ranks' examples in the epoch before, and
+    in this one."""
+    if len({b - a for a, b in _neighbours(old)}) < 10:  # in order, contiguous or dealt out in turn
         return {"in order": f"in the epoch before rank 1 got {_few(old[1])}: the examples in order"}
     where = f"rank 1 got {_few(new[1])}; in the epoch before it got {_few(old[1])}"
     if new == old:
@@ -125,7 +128,7 @@ def _order(old, new):
 
 
 def _neighbours(ranks):
-    """(a, b): b comes right after a on some rank."""
+    """{(a, b), ...} such that b comes directly after a on some rank."""
     return {pair for out in ranks for pair in itertools.pairwise(out)}
 
 
@@ -142,7 +145,8 @@ def _pure(make, n, N, drawn, show):
 
 @contextlib.contextmanager
 def _another_process():
-    """hash() as another process has it, where only numbers have the same."""
+    """Within this context, hash() returns what it might return in another process, where only
+    numbers have the same hash."""
     here, numbers = hash, (int, float)
 
     def there(x):

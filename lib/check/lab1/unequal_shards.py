@@ -14,15 +14,15 @@ from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.data_parallel import sampler
 
-SHARDS = {  # how many examples each rank has, and their dtype
+SHARDS = {  # case: (the number of examples of each rank, the dtype of the loss)
     Setting(members, what=f"counts {', '.join(map(str, counts))}"): (counts, dtype)
     for members, counts, dtype in [
         ((0, 1, 2, 3), (3, 1, 0, 4), torch.float64),
         ((0, 1, 2, 3), (3, 3, 3, 3), torch.float64),  # another total
-        ((0, 1, 2), (70001, 0, 3), torch.float16),  # which has no number so large
+        ((0, 1, 2), (70001, 0, 3), torch.float16),  # the largest number in float16 is 65504
         ((1, 3), (3, 2), torch.float64),
         (ALONE, (3,), torch.float64),
-        ((0, 1, 2), (0, 1, 0), torch.float64),  # a single example in all
+        ((0, 1, 2), (0, 1, 0), torch.float64),  # a single example on all ranks together
         ((0, 1, 2, 3), (70001, 3, 0, 40000), torch.float64),
     ]
 }
@@ -31,8 +31,8 @@ VALUES = ("a loss", "the loss", "w", "graph")
 
 
 def script(make, case, group, show):
-    """A rank without examples has a loss too: 0, with gradient 0. Not every example of many has a
-    loss above 0, or fp16 would not hold their sum."""
+    """A rank without examples has a loss too, which is 0 and has a gradient of 0. At most 9999
+    examples have a loss other than 0, because otherwise float16 could not hold the sum."""
     counts, dtype = SHARDS[case]
     count, N, C = counts[show.place], case.world_size, sum(counts)
     w = show.give("w", torch.ones(3, dtype=dtype, device=backend.device()), learns=True)
@@ -53,7 +53,7 @@ def script(make, case, group, show):
 
 MEASURE = SideBySide(
     script, sampler.weighted_loss, CASES,
-    together=(CASES[0], CASES[-1]),  # whose factors differ
+    together=(CASES[0], CASES[-1]),  # two cases with different factors N/C
 )  # fmt: skip
 WEIGHTED_LOSS = MEASURE.exercise(
     ("the batch's gradient", 4, f"1 rank, {GROUPS_SAY}; 0 to 70001 examples a rank", *VALUES),

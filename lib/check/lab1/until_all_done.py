@@ -1,5 +1,5 @@
-"""Lab 1, section 2: until_all_done(batches, group, all_reduce), equally many turns, unequally many
-batches.
+"""Lab 1, section 2: until_all_done(batches, group, all_reduce), equally many turns on every rank,
+although the ranks have different numbers of batches.
 
 rank 0   batch  batch  batch  batch
 rank 1   batch  None   None   None
@@ -20,7 +20,7 @@ from lib.data_parallel import sampler
 
 ITERATOR, EMPTY = ", an iterator", ", each of length 0"
 TWO = ", and as many once more, turn by turn"
-BATCHES = {  # how many each rank has
+BATCHES = {  # case: the number of batches of each rank
     Setting(members, what=f"{', '.join(map(str, counts))} batches{what}"): counts
     for members, counts, what in [
         ((0, 1, 2, 3), (4, 1, 0, 2), ITERATOR),
@@ -38,8 +38,8 @@ OVER, STOPPED = "over", "a StopIteration"
 
 
 class Source:
-    """An iterable like a DataLoader: it has no length, and no next of its own. taken: how many
-    batches were asked for."""
+    """An iterable like a DataLoader, which is not an iterator itself; it also has no length. taken:
+    how many batches have been fetched from it."""
 
     def __init__(self, count, rows):
         self.count, self.rows, self.taken = count, rows, 0
@@ -69,8 +69,11 @@ def script(make, case, group, show):
 
 
 def in_turn(loop, sources, most):
-    """(the words of each loop's turns, None if there is nothing to loop over; how many batches were
-    fetched before their turn). At most so many turns."""
+    """Run the loops turn by turn, for at most `most` turns.
+
+    Returns (a list of words for the turns of each loop, or None if there is nothing to loop over;
+    how many batches were fetched before their turn, or "" if none was).
+    """
     loops = [loop(source) for source in sources]
     if not all(hasattr(one, "__iter__") for one in loops):
         return None, ""
@@ -86,7 +89,7 @@ def in_turn(loop, sources, most):
 
 
 def _next(turn):
-    """What the turn gives, in words."""
+    """What the next turn yields, in words."""
     try:
         batch = next(turn, OVER)
     except RuntimeError as error:

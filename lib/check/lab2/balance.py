@@ -1,10 +1,10 @@
-"""Lab 2, section 1: balance(costs, p), layers into stages so that the slowest stage is as fast as
-can be.
+"""Lab 2, section 1: balance(costs, p), which splits layers into stages so that the slowest stage is
+as fast as possible.
 
-    costs 2 2 2 1 1 1 1 4, p = 3      [0, 1, 2] [3, 4, 5, 6] [7]       the slowest takes 6
-                                      [0, 1] [2, 3, 4, 5] [6, 7]       5: no cut is faster
+    costs 2 2 2 1 1 1 1 4, p = 3      [0, 1, 2] [3, 4, 5, 6] [7]       the slowest stage takes 6
+                                      [0, 1] [2, 3, 4, 5] [6, 7]       5, and no split is faster
 
-Right is what is as fast as the best of all cuts, whichever of several it is.
+If several splits are best, any of them is right.
 """
 
 from itertools import pairwise
@@ -59,7 +59,7 @@ def script(make, case, show):
 
 
 def _misread(out, p):
-    """(name, text) of what is no list of lists of layers, or None."""
+    """(name, text) if the result is not a list of lists of layers, else None."""
     if out is None:
         return "nothing", f"got None, expected {p} ranges of layers"
     if found := iterator(out, "stage {} is"):
@@ -75,7 +75,8 @@ def _misread(out, p):
 
 
 def _misplaced(out, costs, p):
-    """(name, text) of layers that are not each in one of p stages, in order; or None."""
+    """(name, text) if the layers are not split into p stages, each layer once and in order; else
+    None."""
     stages, n = [[*stage] for stage in out], len(costs)
     layers = [layer for stage in stages for layer in stage]
     if layers != [*range(n)]:
@@ -98,7 +99,7 @@ def _misplaced(out, costs, p):
 
 
 def _are_bounds(stages, n):
-    """Are they (first, end) or (first, last) of each stage?"""
+    """True if the stages are pairs, (first, end) or (first, last), instead of lists of layers."""
     if any(len(stage) != 2 for stage in stages) or not stages:
         return False
     follow = all(b[0] - a[1] in (0, 1) for a, b in pairwise(stages))
@@ -106,7 +107,7 @@ def _are_bounds(stages, n):
 
 
 def taken(stages, costs):
-    """[cost of stage 0, 1, ...]"""
+    """[time of stage 0, 1, ...]"""
     return [sum(costs[layer] for layer in stage) for stage in stages]
 
 

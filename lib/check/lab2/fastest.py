@@ -1,12 +1,12 @@
 """Lab 2, section 13, bonus: fastest(puzzle), the lists with the shortest makespan, on three levels.
 
-    points in steps  lists that run within the cap; half the way, from 1F1B's time to the shortest
-                     there is, on every level; the shortest of level 1; three quarters of the way;
-                     the shortest of level 2; of level 3
+    points in steps  lists that run within the cap; half the way from 1F1B's makespan to the
+                     shortest one, on every level; the shortest on level 1; three quarters of the
+                     way, on every level; the shortest on level 2; the shortest on level 3
 
-All times are the simulator's. The shortest are stored and told, pipeline/puzzle.json; that nothing
-is shorter was found by branch and bound, pipeline/shortest.py. Any lists that take as long are
-right.
+All times come from the simulator. The shortest makespans are stored in pipeline/puzzle.json, and
+students know them. Branch and bound (pipeline/shortest.py) has proved that nothing is shorter. Any
+lists that reach the shortest makespan are right.
 """
 
 from contextlib import suppress
@@ -28,14 +28,14 @@ from lib.pipeline.validate import ScheduleError
 
 OF_NAME = {f"level {number}": puzzle for number, puzzle in LEVELS.items()}
 CASES = here(*OF_NAME)
-# what makes lists faster, and so the hint
+# the ways to make the lists faster, one of which the hint suggests
 MOVES = ("an F in the wait", "W at once", "an action in the wait", "an exchange")
 HALF, THREE_QUARTERS = Fraction(1, 2), Fraction(3, 4)
 
 
 def script(make, case, show):
     puzzle = OF_NAME[case.what]
-    own = puzzle._replace(times=dict(puzzle.times))  # an answer may write into it
+    own = puzzle._replace(times=dict(puzzle.times))  # a copy, because an answer may write into it
     out = show.run(make, own)
     schedules.judge(out, show, (puzzle.p, puzzle.m), "FIW", partial(_shown, puzzle))
 
@@ -60,8 +60,8 @@ def _shown(puzzle, show, schedule, *_):
 
 
 def _advice(schedule, puzzle, time):
-    """(one of MOVES, in words: the wait that the next move should shorten, or the chain that ends
-    last)"""
+    """(one of MOVES, a text). The text describes the wait that the next move should shorten, or the
+    chain of actions that ends last."""
     wait = next_move(schedule, puzzle)
     if wait is None or wait.time >= time:
         move = "an exchange"
@@ -77,8 +77,8 @@ def _advice(schedule, puzzle, time):
 
 
 def chain(schedule, puzzle):
-    """The actions that make it take so long, from the first on: each begins when the one
-    before it lets it."""
+    """The actions that determine the makespan, in order. Each begins as soon as the one before it
+    allows."""
     run, dependencies = simulate(schedule, puzzle.times, puzzle.message), Dependencies(schedule)
     bars = {bar.action: bar for bar in run.bars}
     found = [max(run.bars, key=lambda bar: bar.end).action]
@@ -94,19 +94,19 @@ def chain(schedule, puzzle):
 
 
 class Wait(NamedTuple):
-    """A rank that waits, and what it could do meanwhile."""
+    """A rank that waits from `begin` to `end`, and an action that it could run meanwhile."""
 
     rank: int
     begin: int
     end: int
     before: Action
-    filler: Action  # a later action of its list, of another kind
-    time: float  # the makespan with it in the wait
+    filler: Action  # a later action of the rank's list
+    time: float  # the makespan if the filler runs in the wait
 
 
 def next_move(schedule, puzzle):
-    """The Wait that is best filled: with the shortest makespan then, and of equals the longest;
-    None if none can be."""
+    """The Wait that is best to fill, because the makespan then is shortest. Of several such waits
+    it is the longest one. None if no wait can be filled."""
     waits = []
     for last, then in pairwise(simulate(schedule, puzzle.times, puzzle.message).bars):
         i, begin, end = then.rank, last.end, then.start

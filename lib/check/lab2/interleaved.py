@@ -1,12 +1,12 @@
-"""Lab 2, section 6: interleaved(p, m, v), v thinner stages on every rank.
+"""Lab 2, section 6: interleaved(p, m, v), v smaller stages on every rank.
 
     rank i has stages  i, i+p, i+2p, ...  p micro-batches through the first,
                                           the same p through the second, ...
 
-Right is what is idle no longer and keeps no more than Megatron-LM's order does. That order's warmup
-is longer than the bubble needs where messages take no time, and is chosen for messages that do; a
-shorter one, with the same bubble, is right as well. With v = 1 the schedule is 1F1B, as in
-Megatron-LM, whose interleaved schedule asks for v > 1.
+A schedule is right if it is not idle for longer, and does not keep more, than Megatron-LM's. The
+warmup of Megatron-LM's schedule is chosen for messages that take time. A shorter warmup with the
+same bubble, which is possible if messages take no time, is right as well. With v = 1 the schedule
+is 1F1B, because Megatron-LM's interleaved schedule requires v > 1.
 """
 
 from lib.check.causes import hints
@@ -19,9 +19,10 @@ JOBS = [
     (2, 2, 2), (2, 4, 2), (3, 6, 2), (4, 8, 2), (2, 4, 3), (4, 8, 4), (1, 3, 2), (3, 3, 2),
     (3, 6, 1), (3, 4, 1), (4, 2, 1),
 ]  # fmt: skip
-# whatever becomes of an m that makes groups larger or smaller than p
+# p does not divide m, and the micro-batches do not form m // p equal groups either; lib's own
+# function accepts other m that p does not divide, so those are not cases
 REFUSED = [(2, 5, 2), (3, 7, 2), (4, 9, 3)]
-# within a group the micro-batches may have any order that all ranks share
+# ordered=False: within a group the micro-batches may have any order that is the same on all ranks
 MEASURE = schedules.measure(interleaved, "FB", schedules.amounts, JOBS, REFUSED, ordered=False)
 EXERCISE = MEASURE.exercise(
     ("every action once, on its rank", 3, "p = 1 to 4; m = 2 to 8; v = 1, 2, 3, 4",

@@ -1,12 +1,13 @@
-"""A student's schedules executed: gradients of the whole batch, on 2 and on 4 ranks of one launch.
+"""Executes a student's schedules on 2 and on 4 ranks of one launch, and compares the gradients with
+those of the full batch.
 
     rank          0    1    2    3
     p = 4         stage 0, 1, 2, 3                one pipeline
-    p = 2         stage 0, 1 | stage 0, 1         two of them, side by side, that do the same
+    p = 2         stage 0, 1 | stage 0, 1         two pipelines that do the same
 
-It is the last claim, so only schedules that passed all others come here. The lists were made
-before; the ranks get them as data. The stages are small, in float64, and the last micro-batch has
-fewer rows than the others.
+This is the last claim, so only schedules that have passed all other claims get here. Their lists
+already exist, and the ranks receive them as data. The stages are small, in float64, and the last
+micro-batch has fewer rows than the others.
 """
 
 from dataclasses import dataclass
@@ -25,24 +26,24 @@ from lib.pipeline.links import connect
 from lib.pipeline.stage import Pipeline
 
 WORLD = 4
-ROWS = 3  # of a micro-batch; the last has one less
-WIDTH = 4  # numbers that a stage takes and gives, per row
+ROWS = 3  # of a micro-batch; the last one has one row less
+WIDTH = 4  # elements per row of a stage's input and output
 
 
 @dataclass(frozen=True)
 class Executed:
-    """What one rank saw. worst: largest error of a gradient, relative to the gradients' scale, and
-    whose that is."""
+    """The result on one rank. worst: the largest error of a gradient, relative to the gradient's
+    largest element. name: the parameter with this error."""
 
     worst: float
     name: str
 
 
 def gradients(measure, jobs, stages=1, placement=loop):
-    """As a claim's judge: of each case, (p, m) or (p, m, v) with p = 2 or 4, the gradients and the
-    messages.
+    """A judge of the gradients and the number of messages in these cases.
 
-    stages: of a rank, where the cases do not say it. placement: as for `validate`.
+    jobs: the cases, (p, m) or (p, m, v), with p = 2 or 4.
+    stages: the number of stages on a rank, if the cases have no v. placement: as for `validate`.
     """
     names = {words(*job): job for job in jobs}
 
@@ -56,7 +57,7 @@ def gradients(measure, jobs, stages=1, placement=loop):
 
 
 def executed(schedules, stages=1, placement=loop):
-    """The first Problem of {case: its schedule}, or None."""
+    """The first Problem in the execution of {case: its schedule}, or None."""
     try:
         results = launch.capture(
             _execute, schedules, stages, placement, nproc=WORLD, timeout=TIMEOUT
@@ -117,7 +118,8 @@ def _batch(m):
 
 
 def _error(whole, split, stage):
-    """The largest over a stage's parameters; infinite where one has no gradient, or no number."""
+    """The largest error over a stage's parameters. It is infinite if a parameter has no gradient,
+    or one that is not finite."""
     errors = []
     for (name, a), b in zip(whole.named_parameters(), split.parameters(), strict=True):
         error = (

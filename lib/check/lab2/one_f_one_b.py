@@ -2,9 +2,10 @@
 
     rank i   p-1-i forwards | one forward, one backward, ... | the backwards that are left
 
-A list that runs both kinds in order and keeps to min(m, p-i) micro-batches in flight and to
-GPipe's bubble is 1F1B: rank p-1 may keep one and never be idle, so it runs F B F B ...; for
-rank p-2 the time that leaves its forwards and backwards is then fixed too, and so on up to rank 0.
+Only 1F1B passes: it is the one schedule that runs both kinds in order, has at most min(m, p-i)
+micro-batches in flight at stage i, and has a bubble no longer than GPipe's. Rank p-1 may keep one
+micro-batch and may not be idle in between, so it runs F B F B ... This fixes when the forwards and
+backwards of rank p-2 have to run, and so on up to rank 0.
 """
 
 from lib.check.causes import hints

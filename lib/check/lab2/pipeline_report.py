@@ -1,12 +1,14 @@
-"""Lab 2, section 8: pipeline_report(costs, p, v, m, stage_gb, rank_mfu), Llama 3 405B in small.
+"""Lab 2, section 8: pipeline_report(costs, p, v, m, stage_gb, rank_mfu), a small version of Llama 3
+405B.
 
     0, 1 x 14, 0.66        16 items, one for each of 4 x 4 stages       pace 12
     0, 1 x 16, 0.66        18 items: the last rank has 4.66             pace 13.98
 
 The answer calls the student's own `balance` and `interleaved`. In every case only one split is
-best, so what it should be does not depend on which of several a student's `balance` prefers. Of
-schedules there are several that `interleaved` may give, whose bubbles differ where stages do:
-right is what lib's gives, or the student's own once it has passed its check.
+best, so the right result does not depend on which of several a student's `balance` prefers.
+`interleaved`, however, may return one of several schedules, whose bubbles differ if the stages take
+different times. The result is therefore right if it is that of lib's schedule, or of the student's
+own once it has passed its check.
 """
 
 from functools import cache
@@ -27,7 +29,7 @@ JOBS = [  # costs, p, v, m, stage_gb, rank_mfu
     ((0, *[1] * 14, 0.66), 4, 4, 8, 0.5, 0.46),
     ((0, *[1] * 16, 0.66), 4, 4, 8, 0.25, 0.5),
     ((2, 1, 1, 3, 1, 2, 2), 3, 1, 5, 2.0, 0.4),
-    ((1, 1, 3, 2), 2, 2, 6, 1.5, 0.6),  # with B = F its bubble is smaller
+    ((1, 1, 3, 2), 2, 2, 6, 1.5, 0.6),  # its bubble would be smaller if B took as long as F
     ((1, 2), 1, 2, 3, 1.0, 0.5),
 ]
 OF_NAME = {
@@ -39,7 +41,7 @@ FORM = ("nothing", "a dictionary", "the keys", "numbers", "several numbers")
 
 def script(make, case, show):
     costs, *rest = job = OF_NAME[case.what]
-    libs, own = _right(job, framework.passed("interleaved"))  # asked for before make runs
+    libs, own = _right(job, framework.passed("interleaved"))  # computed before the answer runs
     out = show.run(make, [*costs], *rest)
     for key in () if show.said(FORM, _misread(out)) else KEYS:
         got = float(out[key])
@@ -63,7 +65,8 @@ def _misread(out):
 
 @cache
 def _right(job, schedule):
-    """lib's four numbers; and those with the student's schedule, if that has passed its check."""
+    """The four numbers with lib's schedule, and those with the student's if that has passed its
+    check, else None."""
     if schedule is None:
         return pipeline_report(*job), None
     names = {**pipeline_report.__globals__, "interleaved": schedule}

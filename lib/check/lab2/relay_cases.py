@@ -1,12 +1,13 @@
-"""What relay_step is checked on: groups of one launch of four, stages of unlike sizes, and one
-process.
+"""The cases of relay_step: groups of 3, 4, 2 and 1 of the four ranks of one launch, with stages of
+different widths.
 
     tokens (B, 2) -- stage 0 --> (B, 2, 7) -- stage 1 --> (B, 2, 3)
                   -- stage 2 --> (B, 2, 6) -- stage 3 --> (B, 2, 5)
 
-No two messages of a step are equally large, so a tensor sent in place of another does not fit.
-Every group makes three steps, without forgetting the gradients of those before: the second on a
-smaller batch, the third with the second's very x. float64.
+The stages have outputs of different sizes, so a tensor that is sent in place of another stage's
+does not fit. Every group makes three steps, whose gradients add up. The second step has a smaller
+batch, and the third one uses the second's placeholder tensor again. Weights, activations and
+targets are float64.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ GROUPS = ((0, 1, 2), tuple(range(WORLD)), (1, 3), (2,))
 WORDS, LENGTH = 9, 2
 WIDTHS = (4, 7, 3, 6, 5)
 ROWS = {1: 3, 2: 2, 3: 2}  # of each step's batch
-REUSED = 3  # the step that gets the x of the one before
+REUSED = 3  # the step that gets the placeholder of the step before
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def _drawn(seed):
 
 
 def stages(p):
-    """p stages. Each takes one tensor and gives one; the first takes tokens."""
+    """p stages. Each takes one tensor and returns one; the first takes tokens."""
     draw = _drawn(p)
     made = [nn.Sequential(nn.Linear(WIDTHS[i], WIDTHS[i + 1]), nn.Tanh()) for i in range(p)]
     made[0].insert(0, nn.Embedding(WORDS, WIDTHS[0]))
@@ -61,7 +62,8 @@ def batch(case):
 
 
 def placeholder(before, step, width):
-    """The tensor whose shape is to be received: in step REUSED that of the step before."""
+    """The tensor that tells a rank which shape to receive. In step REUSED it is that of the step
+    before, filled with nan again."""
     if step == REUSED:
         before.detach().fill_(torch.nan)
         return before
@@ -69,7 +71,7 @@ def placeholder(before, step, width):
 
 
 def sends(case):
-    """[[(to, elements), ...] of rank 0, ...]: each rank's messages, in this order."""
+    """[[(to, elements), ...] of rank 0, ...]: the messages of each rank in one step, in order."""
     p, n = case.world_size, ROWS[case.step] * LENGTH
     return [
         [(i + 1, n * WIDTHS[i + 1])] * (i < p - 1) + [(i - 1, n * WIDTHS[i])] * (i > 0)

@@ -1,4 +1,4 @@
-"""What Lab 2's schedules have in common: what is wrong with one, action by action, how much it
+"""What the checks of Lab 2's schedules have in common: which action is wrong, how much a schedule
 keeps, and how long it takes. A schedule is data, so no ranks are needed.
 
     fn(p, m)  -->  [[0F0, 0F1, ...], [1F0, ...], ...]
@@ -8,13 +8,14 @@ keeps, and how long it takes. A schedule is data, so no ranks are needed.
     kinds, unknown, wrong rank, twice, mixed,
     no backward, missing, missing W, ...           every action once, on the rank of its stage
     begins backward, B before F, ..., deadlock     what an action needs comes before it
-    out of order                                   a kind in the order of the micro-batches
+    out of order                                   each kind in the order of the micro-batches
     kept by rank 0, kept, idle                     no more, and no longer, than with lib's own
 
-What does not hold is shown in words, under these names, in the words of lib.pipeline's `validate`.
-Small pipelines come first, so that what is printed is short. The first comes twice, so that what a
-call leaves behind for the next is not taken for anything else, and pipelines with fewer
-micro-batches than ranks come last for the same reason.
+If one of these does not hold, a text is shown under its name, most often that of lib.pipeline's
+`validate`. Small pipelines come first, so that the printed lists are short. The first case comes
+twice in a row. A call that leaves something behind for the next one therefore fails in the second,
+where nothing else can be the cause. For the same reason, pipelines with fewer micro-batches than
+ranks come last.
 """
 
 import re
@@ -42,12 +43,12 @@ NEEDS = (
     "begins backward", *(f"{b} before {a}" for a, b in ("FF", "FB", "FI", "IW", "BB", "II")),
     "deadlock", "out of order",
 )  # fmt: skip
-ALWAYS = ("lists", "missing", "deadlock")  # shown where they hold, too
+ALWAYS = ("lists", "missing", "deadlock")  # these are shown even if nothing is wrong
 KEPT = ("kept", *(f"kept by rank {rank}" for rank in range(8)))
-# B in place of I and W: twice as long as F, and as long
+# the times for schedules with B, which takes twice as long as F, or as long as F
 WHOLE = (UNIT, {"F": 1, "B": 1})
-HALVES = ({"F": 1, "I": 1, "W": 1}, {"F": 3, "I": 4, "W": 2})
-WIDTH = 90  # characters of a line of the verdict
+HALVES = ({"F": 1, "I": 1, "W": 1}, {"F": 3, "I": 4, "W": 2})  # and for those with I and W
+WIDTH = 90  # characters of a line of the grid in a verdict
 
 
 def words(p, m, v=None):
@@ -55,13 +56,13 @@ def words(p, m, v=None):
 
 
 def sizes(case) -> tuple[int, ...]:
-    """p, m, and v where the exercise has one."""
+    """(p, m), or (p, m, v) if the exercise has v."""
     return tuple(map(int, re.findall(r" = (\d+)", case.what)))
 
 
 def measure(builds, kinds, amounts, jobs=SIZES, refused=(), **how):
-    """how: what `judge` takes beside these. refused: cases that bring a ValueError, as lib's own
-    does."""
+    """The measure of a schedule. builds: lib's own function. refused: cases in which that raises a
+    ValueError, and the answer should too. how: further arguments of `judge`."""
     names = [words(*job) for job in jobs]
     names.insert(1, f"{names[0]}, and once more")
     errors = [f"{words(*job)}: {job[0]} does not divide {job[1]}" for job in refused]
@@ -76,11 +77,12 @@ def measure(builds, kinds, amounts, jobs=SIZES, refused=(), **how):
 
 
 def judge(out, show, of, kinds, amounts, ordered=True, stages=1, placement=loop):
-    """Shows what is wrong with a schedule. of: p, m, and v if it is not `stages`.
+    """Show what is wrong with a schedule. of: (p, m), with v = `stages`, or (p, m, v).
 
-    amounts(show, schedule, kinds, p, m): shows what it keeps and how long it takes, if ranks can
-    run it. ordered: each stage runs every kind in the order of the micro-batches. placement: as for
-    `validate`.
+    amounts: amounts(show, schedule, kinds, p, m) shows how much the schedule keeps and how long it
+        takes. It is called if the ranks can run the schedule.
+    ordered: each stage has to run every kind in the order of the micro-batches.
+    placement: as for `validate`.
     """
     p, m, v = (*of, stages)[:3]
     problem = misread(out, p) or wrong(out, kinds, m, v, placement)
@@ -98,19 +100,21 @@ def amounts(show, schedule, kinds, p, m):
 
 
 def keeps(show, name, schedule, rank):
-    """The most micro-batches x stages with F done, and B or W not, on a rank."""
+    """Show the most micro-batches x stages that a rank keeps, with F done and B or W not."""
     most, at = most_kept(schedule[rank])
     show(name, most, at_most=True, beside=f"{most} after {at}, {row(schedule, rank, at)}")
 
 
 def most_kept(actions):
-    """(how many at most, after which action for the first time)"""
+    """(the most micro-batches x stages that a rank keeps, the action after which it first keeps so
+    many)"""
     counts = [live + waiting for live, waiting in kept(actions)]
     return max(counts), actions[counts.index(max(counts))]
 
 
 def idle(show, schedule, kinds):
-    """How long a rank is idle, simulated. All are as long: each has the same work."""
+    """Show how long rank 0 is idle in a simulation. All ranks are idle for as long, because they
+    have the same amount of work."""
     for times in HALVES if "W" in kinds else WHOLE:
         run = simulate(schedule, times)
         told = ", ".join(f"{kind} = {time}" for kind, time in times.items() if kind in kinds)
@@ -119,7 +123,7 @@ def idle(show, schedule, kinds):
 
 
 def misread(out, p):
-    """(name, text) of what is no list (or tuple) of p lists of Actions; else None."""
+    """(name, text) if the result is not a list (or tuple) of p lists of Actions, else None."""
     if out is None:
         return "nothing", "got None, expected a list of actions for each rank"
     if found := iterator(out, "rank {} has"):
@@ -158,8 +162,8 @@ def described(out):
 
 
 def wrong(schedule, kinds, m, v=1, placement=loop):
-    """(name, text) of the first thing that is wrong with an action, or None. kinds: those of the
-    exercise. The names are those above."""
+    """(name, text) of the first action that is wrong, or None. kinds: the kinds of action in this
+    exercise. The names are listed at the top of this file."""
     every = [action for actions in schedule for action in actions]
     other = next((action for action in every if action.kind not in kinds), None)
     if other:
@@ -208,7 +212,7 @@ def _with_row(name, text, schedule, action):
 
 
 def row(schedule, rank, action=None):
-    """One rank's list in a line, cut short around `action`."""
+    """One rank's list on one line. Of a long list, only the part around `action` is shown."""
     actions, show = schedule[rank], 16
     first = actions.index(action) - show // 2 if action in actions else 0
     first = max(0, min(first, len(actions) - show))
@@ -218,6 +222,6 @@ def row(schedule, rank, action=None):
 
 
 def drawn(schedule, times=UNIT):
-    """The grid of a valid schedule where it is small enough to be read, else ""."""
+    """The grid of a valid schedule if it is small enough to read, else ""."""
     lines = grid(schedule, times).splitlines()
     return "\n".join(lines) if len(lines) <= 4 and max(map(len, lines)) <= WIDTH else ""

@@ -1,11 +1,12 @@
-"""Lab 2, section 5: WeightStash(weights), for_forward(j), for_backward(j), update(change), in
-PipeDream's order.
+"""Lab 2, section 5: WeightStash(weights), with the methods for_forward(j), for_backward(j) and
+update(change), called in PipeDream's order.
 
     stage 0 of p = 2     F0  F1  B0 u0  F2  B1 u1 ...
 
-A stash sees nothing of the other stages, so each stage is a case of its own. `change` gives every
-version other values: which one a stash returns is found by comparing elements, bit for bit. The
-versions that are held are counted in bytes, whoever holds them.
+A stash does not know of the other stages, so each stage is a case of its own. `change` gives every
+version different values, so we can find out which version a stash returns by comparing elements,
+bit for bit. The number of versions that exist is found by counting bytes, so it does not matter
+where they are stored.
 """
 
 import torch
@@ -44,8 +45,8 @@ class Versions:
             self.copies.append({name: w.clone() for name, w in weights.items()})
 
     def of(self, weights):
-        """The number of the version that has these values, the newest such; in words, what it is
-        if it is none."""
+        """The number of the newest version that has these values. If there is none, words that say
+        what the weights are instead."""
         forms = _forms(weights)
         if forms != _forms(self.copies[0]):
             return f"{{{', '.join(map(': '.join, forms.items()))}}}" if forms else form_of(weights)
@@ -54,7 +55,8 @@ class Versions:
         return next((k for k in newest_first if same(self.copies[k])), NEVER)
 
     def held(self):
-        """How many are alive now. The most, and when there were so many, is noted."""
+        """How many versions are alive now. The largest number so far, and the calls after which it
+        was reached, are kept in `most`."""
         held = self.made.alive() / self.bytes
         if held > self.most[0]:
             self.most = held, " ".join(self.done[-12:])
@@ -62,7 +64,7 @@ class Versions:
 
 
 def _forms(weights):
-    """{name: form of its tensor}, or None."""
+    """{name: form of its tensor}, or None if the weights are not a dict with names as keys."""
     is_one = isinstance(weights, dict) and all(isinstance(name, str) for name in weights)
     return {name: form_of(w) for name, w in weights.items()} if is_one else None
 
@@ -94,7 +96,7 @@ def script(make, case, show):
     change = show.counted("change", change)
     with show.during("__init__") as run:
         held = run(make, weights)
-    del weights  # from here on the stash holds them, and what is in flight
+    del weights  # from here on only the stash and `in_flight` refer to weights
     for _, kind, j in stash.pipedream(p, n)[stage]:
         beside = f"So far: {' '.join(done[-12:]) or 'nothing'}   (version k: after k updates)"
         if kind == "F":

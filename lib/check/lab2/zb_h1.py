@@ -1,11 +1,12 @@
-"""Lab 2, section 9, bonus: zb_h1(p, m), 1F1B with every backward in two halves and the second put
-off.
+"""Lab 2, section 9, bonus: zb_h1(p, m), 1F1B with every backward in two halves, of which the second
+is delayed.
 
-    idle time of a rank  (p-1)(F + I - W) where m >= p and W is the shortest, in place of 1F1B's
-                         (p-1)(F + I + W)
-    kept                 min(m, p) micro-batches with F done and W not, 1F1B's peak on rank 0
+    idle time of a rank  (p-1)(F + I - W) if m >= p and W is the shortest of the three; in 1F1B it
+                         is (p-1)(F + I + W)
+    kept                 min(m, p) micro-batches with F done and W not, which is the peak of 1F1B's
+                         rank 0
 
-Any lists that manage both, with every kind in the order of the micro-batches, are right.
+Any lists that stay within both, and run every kind in the order of the micro-batches, are right.
 """
 
 from lib.check.causes import hints

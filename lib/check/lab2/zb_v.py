@@ -1,10 +1,12 @@
-"""Lab 2, section 12, bonus: zb_v(p, m), two stages per rank in a V and every backward in halves.
+"""Lab 2, section 12, bonus: zb_v(p, m), two stages per rank, placed in a V, and every backward in
+two halves.
 
     rank i has stages      i and 2p-1-i
-    idle time of a rank    (p-1) max(I, 2(I-W)) of one stage's, if I >= F >= W and m >= 2p-1
-    kept                   2p stages x micro-batches at most, F done and W not
+    idle time of a rank    (p-1) max(I, 2(I-W)), with the times of one stage, if I >= F >= W and
+                           m >= 2p-1
+    kept                   at most 2p stages x micro-batches with F done and W not
 
-Any lists that manage both, with every kind in the order of the micro-batches, are right.
+Any lists that stay within both, and run every kind in the order of the micro-batches, are right.
 """
 
 from lib.check.causes import hints
@@ -13,12 +15,13 @@ from lib.check.lab2.on_ranks import gradients
 from lib.pipeline.actions import v_shape
 from lib.pipeline.schedules import zb_v
 
-# p, m; fewer than 2p-1 last
+# p, m; the cases with m < 2p-1 come last
 JOBS = [(2, 3), (2, 4), (3, 5), (4, 8), (1, 4), (8, 16), (4, 4), (3, 1), (4, 2), (1, 1)]
 
 
 def _shown(show, schedule, kinds, p, m):
-    """The 2p are every rank's, whichever of them lib's own comes to."""
+    """Show how much the fullest rank keeps, because every rank may keep 2p, even if the same rank
+    keeps less in lib's own schedule. The idle time is shown only if m >= 2p-1."""
     fullest = max(range(p), key=lambda rank: schedules.most_kept(schedule[rank])[0])
     schedules.keeps(show, "kept", schedule, fullest)
     if m >= 2 * p - 1:

@@ -1,20 +1,21 @@
-"""Lab 3's graded exercises, a file each. In the order of the notebook, with the section:
+"""Lab 3's graded exercises, one file each. In the order of the notebook, with the section:
 
-    f_and_g.py              1  the two mappings
-    linear_layers.py        2  columns, rows
-    parallel_attention.py   4  a rank's heads
-    vocabulary.py           5  where the model begins and ends: embedding, cross-entropy
-    sequence.py             6  each rank its own tokens
-    split_state_dict.py     12 bonus: a rank's part of the whole model's parameters
-    merge_attention.py      9  attention over all keys from attention over some
-    ring_attention.py       17 bonus: of a sequence that is cut, keys and values going round
-    ulysses_attention.py    18 bonus: the same, sequence shards exchanged for heads
+    f_and_g.py              1  the mappings f and g
+    linear_layers.py        2  column-parallel and row-parallel linear layers
+    parallel_attention.py   4  attention with a rank's own heads
+    vocabulary.py           5  the two ends of the model: embedding and cross-entropy
+    sequence.py             6  sequence parallelism: each rank has its own tokens
+    merge_attention.py      9  attention over all keys, merged from attention over two sets of keys
+    split_state_dict.py     12 bonus: a rank's shard of the unsharded model's parameters
+    ring_attention.py       17 bonus: a sharded sequence, with keys and values sent around a ring
+    ulysses_attention.py    18 bonus: a sharded sequence, with sequence shards exchanged for heads
 
-Beside them:
+Two files are shared by several exercises:
 
-    groups.py        the groups of ranks; two calls under way at once, over different ones; what is
-                     the same in all exercises on ranks, such as the hints on groups
-    sequence_cut.py  attention over a sharded sequence: the cases, and the script of 17 and 18
+    groups.py        the groups of ranks; cases with two calls in flight over different groups; what
+                     all exercises on ranks have in common, such as the hints on groups
+    sequence_cut.py  attention over a sharded sequence: the cases and the script of sections 17 and
+                     18
 """
 
 __all__ = [

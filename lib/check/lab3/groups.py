@@ -1,13 +1,14 @@
 """The groups of ranks on which the exercises of Lab 3 run. A script receives a tuple of groups:
 
-    4 ranks                  case.members, and nothing else
-    ... two at once          case.members, and this rank's pair of them: two calls, over different
-                             groups, are in flight before any goes backward
+    a plain case             the group of case.members, and nothing else
+    ... two at once          that group, and the pair that this rank belongs to: there are two
+                             calls, over different groups, and both forward passes run before
+                             either backward pass
 
-The order of the groups lets a hint conclude something from the case that fails. Two ranks come
-first, then three and four, then a subgroup, whose ranks differ from those of the world, and one
-rank alone. The hints on groups are therefore tried before an exercise's own, and those on what the
-ranks called after them.
+The groups are tried in a fixed order, so a hint can conclude something from the first case that
+fails. Two ranks come first, then three and four, then a subgroup, in which a rank's number differs
+from its number in the world, and last a single rank. The hints on groups are therefore tried
+before an exercise's own hints, and the hints on what the ranks called are tried after them.
 """
 
 from dataclasses import replace
@@ -36,16 +37,16 @@ CALLS = shown.calls
 
 
 def measure(script, reference, cases, **options):
-    together = cases[0], replace(cases[0], again=1)  # of one shape: a buffer of it is kept
+    together = cases[0], replace(cases[0], again=1)  # same shapes, so a cached buffer is reused
     options = {"groups": groups, "together": together} | options
     return side.SideBySide(script, reference, cases, **options)
 
 
 def exercise(measure, families, *rows, leaves_out=FUNCTION, may_call=MAY_CALL, bonus=False):
-    """families: sections of hints that it shares with others. rows: the claims; CALLS in one is the
-    judge of what the ranks call."""
+    """families: the sections of hints that this exercise shares with others. rows: the claims, in
+    which CALLS stands for the judge of the collectives that the ranks call."""
 
-    def first_on(members):  # a plain call on these ranks fails, and those before it were right
+    def first_on(members):  # the plain case on these ranks fails, and the cases before it passed
         plain = lambda case: (case.members, case.what) == (members, "")
         return s.in_case(measure.cases, plain, *s.SHAPES)
 
@@ -63,7 +64,8 @@ def exercise(measure, families, *rows, leaves_out=FUNCTION, may_call=MAY_CALL, b
 
 
 def groups(cases):
-    """{case: (the groups of its calls, two more of its ranks for the recorders of two scripts)}"""
+    """{case: (a tuple of the groups of its calls, then two more groups of the same ranks, for the
+    recorders of two scripts)}"""
     mine = [dist.new_group(pair) for pair in PAIRS][dist.get_rank() // 2]
     of = lambda case, group: (group, mine) if case.what == AT_ONCE else (group,)
     return {
@@ -73,7 +75,8 @@ def groups(cases):
 
 
 def calls(show, groups):
-    """[(group, N, this rank's number in it, what is behind names of the second call), ...]"""
+    """[(group, its size N, this rank's number in it, a suffix for names: "" for the first call and
+    ", the pair" for the second), ...]"""
     if len(groups) > 1:
         show.allowed = [show.members, *PAIRS]
     return [
@@ -83,7 +86,8 @@ def calls(show, groups):
 
 
 def contiguous_only(collective, odd):
-    """The collective, as the answer gets it; `odd` learns of tensors that are not contiguous."""
+    """The collective as the answer gets it. Each call with a tensor that is not contiguous adds a
+    sentence to the list `odd`."""
 
     def given(tensor, *args, **named):
         if torch.is_tensor(tensor) and not tensor.is_contiguous():

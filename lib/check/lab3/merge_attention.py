@@ -1,5 +1,5 @@
-"""Lab 3, section 9: merge_attention(one, other), attention over the keys of both from
-attention over each."""
+"""Lab 3, section 9: merge_attention(one, other), which computes attention over two sets of keys
+from the attention over each set."""
 
 import math
 
@@ -17,8 +17,8 @@ APART = torch.tensor([-1000.0, -1000.0, 1000.0, 1000.0])
 
 
 def _part(seed, *shape, d=3, at=0.0, unseen=()):
-    """Attention of queries of this shape over keys with scores near `at`, or, for the queries
-    `unseen`, over no key."""
+    """Attention of queries of this shape over keys with scores near `at`. The queries in `unseen`
+    see no key."""
     out, log_sum = draw(seed, *shape, d), draw(seed + 1, *shape) + at
     for query in unseen:
         out[..., query, :], log_sum[..., query] = 0.0, NONE
@@ -46,7 +46,7 @@ PARTS = {
 
 
 def script(make, case, show):
-    parts = PARTS.get(case.what, PARTS["4 queries"])  # a variant is one of the first case
+    parts = PARTS.get(case.what, PARTS["4 queries"])  # variants use the first case
     one, other = show.give("one", parts[0]), show.give("other", parts[1])
     merged = show.run(make, one, other)
     has = all(hasattr(merged, field) for field in Attended._fields)
@@ -66,7 +66,7 @@ MEASURE = SideBySide(
 
 
 def _in(*kinds):
-    """All that is shown in the cases of these kinds."""
+    """Everything that is shown, in the cases whose names begin like this."""
     cases = [case for case in MEASURE.runs() if case.what.startswith(kinds)]
     return ("fields", "out", "log_sum"), cases
 

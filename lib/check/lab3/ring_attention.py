@@ -1,11 +1,14 @@
 """Lab 3, section 17: ring_attention(q, k, v, layout, group, causal=), which sends keys and values
 around a ring. sequence_cut.py has the cases and the script.
 
-    forward   k and v of every rank go to all others but one step by step: (N-1) n elements,
-              n = 2BKTd
-    backward  they are sent once more, and their gradients behind them, to their rank: 2 (N-1) n
+All ranks together have n = 2BKTd elements of keys and values. They send:
 
-An answer that also sends a rank's own part of the gradients needs one hop more: (2N-1) n.
+    forward   every shard of k and v makes N-1 hops: (N-1) n elements
+    backward  the shards make the same hops again, and their gradients follow them until they reach
+              the rank that owns them, which are N-1 hops more: 2 (N-1) n
+
+An answer whose ranks also send their own part of the gradients needs one hop more, which is
+(2N-1) n, and fails the check.
 """
 
 import math
@@ -21,13 +24,13 @@ from lib.check.symptoms import P2P
 from lib.check.traffic import elements, ring
 from lib.tensor_parallel.ring_attention import ring_attention
 
-# as the ranks' logs name the backward passes
+# the backward passes, as they are named in the ranks' logs
 BACKWARD = tuple(replace(case, what=f"{case.what}, {cut.BACKWARD}") for case in cut.PLAIN)
 LARGEST = "the largest tensor"
 
 
 def script(make, case, groups, show):
-    """That of sequence_cut.py, which also measures the largest tensor that is made."""
+    """The script of sequence_cut.py. It also measures the largest tensor that the answer makes."""
     watch, t = Footprint([torch.zeros(0, dtype=case.dtype)]), case.T // case.world_size
     steps = cut.script(make, case, groups, show, section=True)
     with watch:
@@ -44,8 +47,8 @@ def script(make, case, groups, show):
 
 
 def _room(case):
-    """Bytes that an answer may keep for backward beyond lib's: less than the other ranks' k and
-    v."""
+    """How many bytes more than lib's own an answer may keep for backward: less than the other
+    ranks' k and v."""
     others = case.n - case.n // case.world_size
     return 8 * (others - 1) if case == cut.WHOLE else math.inf
 

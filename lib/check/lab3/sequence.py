@@ -4,7 +4,7 @@ and sum_gradients(parameters, group, all_reduce).
 
     G  x_r (B, T/N, D)  y (B, T, D)      S  x_r (B, T, D), partial  y_r (B, T/N, D)
 
-All x differ by rank, and so do the gradients that arrive.
+On every rank x is different, and so is the gradient of y.
 """
 
 from functools import partial
@@ -20,13 +20,14 @@ from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.tensor_parallel import sequence
 
-SHAPES = (2, 3, 2), (3, 2, 4)  # B, T/N, D; of the second call of two
+SHAPES = (2, 3, 2), (3, 2, 4)  # B, T/N, D: the first call, the second of two
 CASES = (*map(Setting, g.GROUPS[:-1]), Setting(g.ALL, what=g.AT_ONCE), Setting(g.GROUPS[-1]))
 MEMORY = {"memory": "all that is sent is counted, and nothing else makes anything large"}
 
 
 def mapping(has_all, make, case, groups, show):
-    """has_all: x has all tokens, and y this rank's. This is S; the reverse is G."""
+    """has_all: True for S, where x has all tokens and y has this rank's; False for G, where it is
+    the other way round."""
     losses, odd = [], []
     show.begin("forward")
     for group, N, rank, of in g.calls(show, groups):
@@ -43,7 +44,7 @@ def mapping(has_all, make, case, groups, show):
     yield
     show.begin("backward")
     show.backward(*losses)
-    # where x itself has strides, an answer may send it as it is
+    # if x itself is strided, an answer may send it unchanged
     show("contiguous", odd[0] if odd and show.variant != STRIDED else "")
 
 
@@ -52,9 +53,10 @@ TRAINED = [name for name in SIZES if name != "frozen"]
 
 
 def sums(make, case, group, show):
-    """weight is used on every rank, and bias only on even ranks. In the second step rank 0 has used
-    nothing, elsewhere the weight's gradient is a transposed tensor, and the frozen one still has a
-    gradient from when it was trained. In the third the parameters come from an iterator."""
+    """weight has a gradient on every rank, bias only on even ranks, and unused on none. In the
+    second step rank 0 has no gradients, on the other ranks the weight's gradient is a transposed
+    tensor, and the frozen parameter still has a gradient from when it was trained. In the third
+    step the parameters come from an iterator."""
     rank, ones = show.place, partial(torch.ones, dtype=torch.float64)
     model = {name: nn.Parameter((1 + rank) * ones(size)) for name, size in SIZES.items()}
     model["frozen"].requires_grad_(False)

@@ -1,12 +1,13 @@
 """Attention over a sequence that is sharded over the ranks: the cases and the script of
 ring_attention and ulysses_attention.
 
-    q (B, H, t, d), k and v (B, K, t, d)  of this rank's tokens, as split_heads gives them
-    out (B, H, t, d)                      sharded like q; every rank's gradient of it is another
+    q (B, H, t, d), k and v (B, K, t, d)  of this rank's tokens, with the strides of split_heads
+    out (B, H, t, d)                      sharded like q; its gradient differs from rank to rank
 
-The layout is zigzag where attention is causal, and contiguous otherwise. In one case the blocks are
-on the ranks in another order, so that some are not seen at all. Of two calls at once, the second
-has half the tokens and half the heads.
+The layout is zigzag if attention is causal, and contiguous otherwise. One causal case assigns
+contiguous blocks to the ranks in a shuffled order, so that there are blocks of which a rank's
+queries see nothing. When two calls are in flight at once, the second has half the tokens and half
+the heads.
 """
 
 from dataclasses import dataclass, replace
@@ -24,8 +25,8 @@ SAY = "1, 2, 3, 4 ranks, a subgroup; 4 heads on 4, 2, 1"
 
 @dataclass(frozen=True)
 class Cut(Setting):
-    """T tokens over the case's ranks, H query heads and K key/value heads; n: the elements of all
-    k and v."""
+    """T tokens over the case's ranks, H query heads and K key/value heads. n: the number of
+    elements of all ranks' k and v."""
 
     T: int = 0
     H: int = 0
@@ -50,8 +51,8 @@ CASES = (*PLAIN, _cut(FOUR, 16, 8, 4, what=g.AT_ONCE), _cut(ONE, 4, 2, 1))
 
 
 def script(make, case, groups, show, section=False, **ways):
-    """section: backward is in the ranks' logs by itself. ways: what the answer is given to send
-    with."""
+    """section: whether backward has a section of its own in the ranks' logs. ways: the collectives
+    that the answer is given."""
     losses = []
     show.begin("forward")
     for group, N, rank, of in g.calls(show, groups):

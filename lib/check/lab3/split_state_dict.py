@@ -2,9 +2,10 @@
 model's parameters.
 
 It is a pure function, so it runs without ranks. The model has grouped-query attention and an untied
-head, and no value occurs twice. It is sharded as it is; inside another model, where "out", "up" and
-"attention.q" occur in names, but not at their end; and with k, q, v and an MLP's gate and up fused,
-once also without `fused`. The results of all ranks are compared after the last call.
+head, and no value occurs twice. There are three models to shard: this one; the same inside another
+model, where "out", "up" and "attention.q" occur in names but not at their end; and one in which k,
+q, v and an MLP's gate and up are fused. The fused model is also sharded without the argument
+`fused`. The results of all ranks are compared after the last rank's call.
 """
 
 import math
@@ -25,13 +26,13 @@ SHAPE = Shape(
 SHAPES = {name: p.shape for name, p in GPT(SHAPE).state_dict().items()}
 PREFIX = "group.token.output.up."
 MORE = {"blocks.0.attention.q.norm.weight": (24,), "blocks.1.mlp.up.low_rank.weight": (6, 4)}
-# sizes of the parts along dim 0, the largest neither first nor last
+# sizes of the fused parts along dim 0; q, the largest, is neither first nor last
 FUSED = {"attention.kqv.weight": (12, 24, 12), "attention.kqv.bias": (12, 24, 12),
          "mlp.gate_up.weight": (36, 36)}  # fmt: skip
 MODELS = PLAIN, INSIDE, WITH_FUSED = "the model", "inside another", "with fused weights"
 UNKNOWN = "without `fused`:"
 SIZES = {f"{model}, tp={tp}": (model, tp) for model in MODELS for tp in (1, 2, 3, 6)}
-# one of these is made one shorter in the dimension that is sharded
+# the parameter that is made shorter by one in the dimension that is sharded
 ODD = {f"tp=2, odd {n}": n for n in ("blocks.1.mlp.up.bias", "blocks.1.attention.out.weight")}
 # tp=8 divides the 48 rows of k, q and v together, and q's 24, but not k's 12
 FUSED_K = "tp=8, fused k of 12 rows"
@@ -40,7 +41,7 @@ CASES = here(*SIZES, *REFUSED)
 
 
 def _whole(model):
-    """{name: tensor}, no value twice."""
+    """The unsharded model as {name: tensor}, in which no value occurs twice."""
     shapes = SHAPES | MORE if model == INSIDE else SHAPES
     sizes = [math.prod(shape) for shape in shapes.values()]
     values = FINE[torch.float64] * torch.arange(1, 1 + sum(sizes), device="cpu").double()
@@ -89,7 +90,8 @@ def _block_and_name(name):
 
 
 def _not_divided(what):
-    """(state, rank, tp) that is refused."""
+    """The arguments of a call that has to be refused: (state, rank, tp), and `fused` if it is
+    given."""
     tp, whole = REFUSED[what], dict(_whole(PLAIN))
     if what == FUSED_K:
         kqv = {n: x for n, x in _whole(WITH_FUSED).items() if n.endswith("kqv.weight")}

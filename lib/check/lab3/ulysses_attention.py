@@ -1,5 +1,5 @@
-"""Lab 3, section 18: ulysses_attention(q, k, v, layout, group, all_to_all, causal=), where sequence
-shards are exchanged for heads, and back. sequence_cut.py has the cases and the script.
+"""Lab 3, section 18: ulysses_attention(q, k, v, layout, group, all_to_all, causal=), which
+exchanges sequence shards for heads, and back. sequence_cut.py has the cases and the script.
 """
 
 import torch.distributed as dist
@@ -14,7 +14,8 @@ SENT = tuple(f"elements sent to other ranks {way}" for way in ("forward", cut.BA
 
 
 def script(make, case, groups, show):
-    """That of sequence_cut.py; what a rank sends to itself is free."""
+    """The script of sequence_cut.py. It also counts what a rank sends to the others; what it sends
+    to itself is free."""
     steps = cut.script(make, case, groups, show, all_to_all=show.all_to_all)
     next(steps, None)
     show(SENT[0], _leaving(show.calls))
@@ -42,7 +43,7 @@ EXERCISE = g.exercise(
     ("numbers exchanged", 2, "q, k, v and out, once each way; nothing else",
      *SENT, calls(MEASURE, nothing_else=False)),
     ("q, k and v left alone", 1, "", "arguments"),
-    may_call=(*MAY_CALL, "ulysses.forward", "ulysses.backward"),  # what edits of lib's call
+    may_call=(*MAY_CALL, "ulysses.forward", "ulysses.backward"),  # called by edits of lib's own
     leaves_out=cut.LEAVES_OUT | {
         "memory": "each rank has all tokens of some heads: what it makes of them is its own choice",
     },

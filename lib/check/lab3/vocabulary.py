@@ -1,13 +1,14 @@
-"""Lab 3, section 5: vocab_parallel_embedding and vocab_parallel_cross_entropy, where the model
-begins and ends.
+"""Lab 3, section 5: vocab_parallel_embedding and vocab_parallel_cross_entropy, at the two ends of
+the model.
 
 Every row of the table is looked up, and two of them twice; every word is a target. The plain logits
-are so small that the loss is right even if the largest is not subtracted. With large logits,
-exp(1000) is inf and exp(-1000) is 0, and where the ranks' parts are far from each other, only
-subtracting the largest of all ranks avoids both.
+are so small that the loss is right even if the largest logit is not subtracted. With large logits
+it has to be, because exp(1000) is inf and exp(-1000) is 0. In the case "far apart" the largest
+logits of the ranks differ so much that only subtracting the largest over all ranks avoids both.
+Its tokens take turns:
 
-    token   0            1              2                                 3
-            about 1000   about -1000    one rank 1000, the others -1000   -1000 to 1000
+    token   0, 4, 8      1, 5, 9        2, 6, 10                          3, 7, 11
+    logits  about 1000   about -1000    one rank 1000, the others -1000   -1000 to 1000
 """
 
 from functools import partial
@@ -30,7 +31,7 @@ LARGE = tuple(Setting(m, what=w) for m, w in zip(g.GROUPS, (HIGH, LOW, APART), s
 
 
 def _of(ids, case, N, of):
-    """The ids of this call: (B, T), and (B, T-1) in the second of two at once."""
+    """The ids of this call: (B, T), or (B, T-1) in the second of two calls at once."""
     some = (ids + case.again) % (V // N if case.what == RANK_0S else V)
     return some[:, bool(of) :]
 

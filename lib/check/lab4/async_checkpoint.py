@@ -1,16 +1,17 @@
-"""Lab 4, section 15: AsyncCheckpoint, which writes in the background; what is on disk is looked at
+"""Lab 4, section 15: AsyncCheckpoint, which writes in the background. The check looks at the disk
 after every call.
 
-    begin(11)  threads and disk stand still until begin has returned and all that was given has
-               changed; then they go on
-    begin(13)  the disk stands still until a second file is open, or for a moment: at most one may
-               be, and one copy of the state alive
-    begin(14)  in which order the disk is asked for what
-    begin(15)  the disk is full: wait() tells it; the checkpoint before is complete, and begin(17)
-               works again
-    begin(18)  torch.save itself refuses: begin(19) tells it, and begin(20) works again
+    begin(11)  new threads and the disk are blocked until begin has returned and training has
+               changed everything that begin was given
+    begin(13)  the disk is blocked while step 12 is written, until a second file is opened or for a
+               moment; only one file may be open, and only one copy of the state alive
+    begin(14)  the order in which the operating system is called
+    begin(15)  the disk is full: wait() raises the error, the checkpoint of step 14 is still
+               complete, and begin(17) works again
+    begin(18)  the write fails with a RuntimeError, like those of torch.save: begin(19) raises it,
+               and begin(20) works again
 
-It runs here, without ranks, in a folder where another run has left its checkpoints.
+The check needs no ranks. It uses a folder in which another run has left its checkpoints.
 """
 
 import random
@@ -33,7 +34,7 @@ from lib.training.checkpoint.random_state import random_state
 PARTS = ("model", "optimizer", "random", "position")
 SAVED, LAST = ([f"the {which} {part}" for part in ("file", *PARTS)] for which in ("saved", "last"))
 FOLDER = ("fsync", "the folder")
-RULES = {  # what is lost if the power fails
+RULES = {  # if one is broken, a power failure can lose a checkpoint
     "renamed": "{} was not written under another name (no step_*.pt) and then renamed",
     "in the folder": "a file was opened outside the folder of the checkpoints",
     "its open": "the file that was renamed to {} was not opened with self.open",
@@ -45,7 +46,7 @@ RULES = {  # what is lost if the power fails
 
 def script(make, case, show):
     there, hook = threading.enumerate(), threading.excepthook
-    threading.excepthook = lambda told: None  # what a thread of the answer raises is a claim
+    threading.excepthook = lambda told: None  # a claim judges errors of the answer's threads
     try:
         with tempfile.TemporaryDirectory() as folder, Disk(folder).watched() as disk:
             for name in ("best.pt", *(f"step_{step:08d}.pt" for step in range(1, 5))):
@@ -61,13 +62,13 @@ def script(make, case, show):
             disk.full = None
             disk.go_on()
             for thread in set(threading.enumerate()) - set(there):
-                thread.join(MOMENT)  # a pool's wait for more
+                thread.join(MOMENT)  # a pool's threads wait for more work
     finally:
         threading.excepthook = hook
 
 
 class Saves:
-    """A small model in training, with dropout, of which checkpoints are begun. rights: {step: what
+    """Trains a small model with dropout and begins checkpoints of it. rights: {step: the state that
     its checkpoint has to hold}."""
 
     def __init__(self, saver, disk, show):
@@ -85,12 +86,12 @@ class Saves:
             self.position["sample"] += 2
 
     def state(self):
-        """What a checkpoint of now has to hold."""
+        """The state that a checkpoint has to hold if it is begun now."""
         parts = self.model.state_dict(), self.optimizer.state_dict(), random_state(), self.position
         return background.snapshot(dict(zip(PARTS, parts, strict=True)))
 
     def begin(self, step, run=None):
-        """run: `show.refused`, where it may raise."""
+        """run: `show.refused` if begin may raise."""
         with self.show.made.aside():
             self.rights[step] = self.state()
         run = run or self.show.run
@@ -133,7 +134,8 @@ def is_step(name):
 
 
 def begins(saves, disk, show):
-    """Does begin return while the disk stands still, and is what is written what was there?"""
+    """Does begin return while the disk is blocked, and does the file hold the state at the time of
+    the call?"""
     saves.wait()  # nothing has begun
     disk.gate.clear()
     disk.starts.clear()
@@ -149,7 +151,7 @@ def begins(saves, disk, show):
 
 
 def one_at_a_time(saves, disk, show):
-    """Two saves, one close behind the other, on a disk that stands still for a while."""
+    """Two saves, one shortly after the other, on a disk that is blocked for a while."""
     disk.gate.clear()
     disk.most = 0
     saves.begin(12)
@@ -178,8 +180,8 @@ def one_at_a_time(saves, disk, show):
 
 
 def in_order(saves, disk, show):
-    """open, write, fsync, rename, fsync of the folder, remove: which of them comes too early, or
-    not at all?"""
+    """The right order is open, write, fsync, rename, fsync of the folder, remove. Which of them is
+    called too early, or not at all?"""
     saves.position = 26
     disk.calls.clear()
     saves.begin(14)
@@ -190,7 +192,7 @@ def in_order(saves, disk, show):
     before, after = calls[:renamed], calls[renamed:]
     synced = after.index(FOLDER) if FOLDER in after else len(after)
     written = max((i for i, call in enumerate(before) if call == ("write", source)), default=0)
-    unsafe = before + after[:synced]  # before the new name was on disk
+    unsafe = before + after[:synced]  # calls made before the new name was on disk
     broken = {
         "renamed": not source or is_step(source),
         "in the folder": disk.outside,
@@ -207,8 +209,8 @@ def in_order(saves, disk, show):
 
 
 def tells_errors(saves, disk, show):
-    """After a write that failed, wait() raises, or else the next begin(); and it is once. Another
-    object's wait() does not, and the next is written."""
+    """After a write that failed, the next call raises its error, once, whether it is wait() or
+    begin(). Another object's wait() does not raise, and the next checkpoint is written."""
     with tempfile.TemporaryDirectory() as folder:
         other = show.run(type(saves.saver), Path(folder), disk.open)
     for step, error in (15, OSError(28, "No space left")), (18, RuntimeError("pos 64 vs 0")):

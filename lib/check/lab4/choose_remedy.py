@@ -1,7 +1,7 @@
 """Lab 4, section 9: choose_remedy(job, usable), the cheapest remedy with which a job fits into the
 memory of its GPUs.
 
-A verdict says whether a remedy is too dear or does not fit, and not which one is right.
+A verdict says that a remedy is too expensive or does not fit, but not which one is right.
 """
 
 from lib.check.causes import hints
@@ -12,7 +12,7 @@ from lib.cost.clinic import PATIENTS, USABLE, Job, Remedy, choose_remedy, peak_b
 
 ROOMY = [(job, usable) for job in PATIENTS[:2] for usable in (100e9, 180e9)]
 CLINIC = [(job, USABLE) for job in PATIENTS]
-# exact in floats; a GPU's share is no whole number of parameters
+# a peak that floats represent exactly, though a GPU's share is not an integer number of parameters
 EXACT = Job("an exact fit", 2.0**30 + 1, 16, 1024, 2**15, 1024, 1, 4)
 FULL = peak_bytes(EXACT, Remedy(1, False, False, 1))
 OTHERS = [

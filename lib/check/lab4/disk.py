@@ -1,14 +1,14 @@
-"""A folder whose disk, and whose threads, stand still when told to; what is asked of the operating
-system is noted.
+"""A folder whose disk can be blocked, and with it new threads. All calls of the operating system on
+its files are logged.
 
-    disk.gate.clear()    whoever opens a file or writes to it waits
-    disk.starts.clear()  new threads wait
+    disk.gate.clear()    every open and every write waits
+    disk.starts.clear()  new threads wait before they run
     disk.calls           [("open", "a.part"), ("write", "a.part"), ("fsync", "a.part"),
                           ("rename", "a.part", "a.pt"), ("fsync", "the folder"), ...]
 
-An fsync counts only if everything that was written to the file has been flushed. What waits for
-what never comes goes on after PATIENCE. A thread that is joined with a timeout is given a moment,
-so that nobody waits long to see whether an answer gives up.
+An fsync counts only if everything that was written to the file has been flushed. If a wait would
+never end, everything is unblocked after PATIENCE. The timeout of a join is shortened to half a
+MOMENT, so that an answer that gives up waiting is found out quickly.
 """
 
 import contextlib
@@ -22,14 +22,15 @@ from unittest import mock
 
 import torch
 
-PATIENCE = 5.0  # seconds: what should not wait
-MOMENT = 0.15  # seconds: a wait that should be seen
+PATIENCE = 5.0  # seconds after which a blocked call continues
+MOMENT = 0.15  # seconds: enough time for a wrong answer to go on too early
 SYNONYMS = {"replace": "rename", "unlink": "remove"}  # of functions of os
 
 
 class Disk:
-    """A folder, what is asked of it, and a gate that every write waits at. full: what every write
-    raises; most: how many files were open at once; outside: was a file opened elsewhere?"""
+    """A folder, the log of the calls on its files, and a gate at which every write waits. full: the
+    error that every write raises, or None; most: the largest number of files open at once; outside:
+    whether a file was opened in another folder."""
 
     def __init__(self, folder):
         self.folder, self.calls, self.full = Path(folder), [], None
@@ -43,12 +44,12 @@ class Disk:
         self.gate.set()
 
     def stands_still(self):
-        """Until the gates are open; but what waits for what never comes goes on after a while."""
+        """Wait until both gates are open. If that takes longer than PATIENCE, open them."""
         if not (self.starts.wait(PATIENCE) and self.gate.wait(PATIENCE)):
             self.go_on()
 
     def open(self, path, mode="wb"):
-        """For `AsyncCheckpoint`'s open."""
+        """Passed to `AsyncCheckpoint` as its `open`."""
         with self.lock:
             self.open_now += 1
             self.most = max(self.most, self.open_now)
@@ -63,7 +64,8 @@ class Disk:
 
     @contextlib.contextmanager
     def watched(self):
-        """os.fsync, os.replace and the like are noted, and threads obey `starts`."""
+        """Within this context os.fsync, os.replace and the like are logged, and new threads wait
+        for `starts`."""
         start, join = threading.Thread.start, threading.Thread.join
         main = threading.current_thread()
 
@@ -90,7 +92,7 @@ class Disk:
                 self.go_on()
 
     def noted(self, plain, what, *args, **named):
-        """A function of os, which notes the names of its files."""
+        """Call `plain`, a function of os, and log it under the name `what`, with its files."""
         names = [Path(arg).name for arg in args[:2] if isinstance(arg, (str, Path))]
         out = plain(*args, **named)
         self.calls.append((what, *(names or [self.on_disk(args[0])])))
@@ -105,7 +107,8 @@ class Disk:
         return "half a file" if noting is None or noting.buffer else noting.called
 
     def state(self, step):
-        """What a run that resumes now would load of this step; None if there is nothing whole."""
+        """The state that a run resuming from this step would load now; None if there is no complete
+        file."""
         with contextlib.suppress(Exception):
             data = (self.folder / f"step_{step:08d}.pt").read_bytes()
             return torch.load(io.BytesIO(data), weights_only=True)
@@ -113,8 +116,9 @@ class Disk:
 
 
 class Noting:
-    """A file that waits at the disk's gate, and keeps all that is written until it is told to
-    flush, or closed. torch.save ends with a flush of its own, which no documentation promises."""
+    """A file whose writes wait at the disk's gate, and that buffers everything until it is flushed
+    or closed. The flush at the end of torch.save is ignored, because no documentation promises
+    it."""
 
     def __init__(self, file, disk):
         self.file, self.disk, self.buffer, self.called = file, disk, [], Path(file.name).name
@@ -152,7 +156,7 @@ class Noting:
 
 
 def same(a, b):
-    """Are two states alike, bit for bit?"""
+    """Are two states equal, bit for bit?"""
     if torch.is_tensor(a) and torch.is_tensor(b):
         return a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, dict) and isinstance(b, dict):

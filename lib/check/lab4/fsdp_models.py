@@ -3,13 +3,14 @@
     x (B, 3) --tied--> h (B, 5) --layer 0--> --layer 1--> --layer 2--> --tied, scale--> (B, 3)
              root                [30 + 1]    [25 | 5]     [30 + 25]          root
 
-    [30 + 1]     a weight, a bias and a gain without dimension
-    [25 | 5]     the bias of layer 1 is frozen: a flat of its own
-    [30 + 25]    the branch of layer 2 is used by every second rank
+    [30 + 1]     a weight, a bias, and a gain that is a scalar
+    [25 | 5]     the bias of layer 1 is frozen, so it has a flat of its own
+    [30 + 25]    for each micro-batch, every second rank uses the branch of layer 2
     by_name      in SGD's cases layers are called with h as a keyword argument, and return {"h": h}
     tied         is used at both ends, and belongs to no layer
 
-The layers tell `at` when they compute. float64; few of these sizes can be divided by 2, 3 or 4.
+The layers call `at` when they compute. All values are float64, and few of the sizes are divisible
+by 2, 3 or 4.
 """
 
 import torch
@@ -24,8 +25,8 @@ ADAMW, SGD, TWICE = "AdamW", "SGD, 2 micro-batches", "2 forwards, then backward"
 
 
 class Training(Setting):
-    """what: how it is trained. A step has k micro-batches; each goes backward by itself, those of
-    TWICE together."""
+    """what: how it is trained. A step has k micro-batches, each with a backward pass of its own;
+    those of TWICE share one."""
 
     @property
     def k(self):
@@ -50,7 +51,8 @@ GROUPS_SAY = "4 ranks, groups of 3 and 2"
 
 
 class Layer(nn.Module):
-    """h + tanh(linear(h)), h (B, D)."""
+    """h (B, D) -> h + gain (tanh(linear(h)) + branch(h)). Only layer 0 learns its gain, and only
+    layer 2 has a branch."""
 
     def __init__(self, index: int, by_name: bool) -> None:
         super().__init__()
@@ -71,7 +73,7 @@ class Layer(nn.Module):
 
 
 class Net(nn.Module):
-    """(x (B, 3), with_branch) -> (B, 3). by_name: layers are given h, and give it, by its name."""
+    """(x (B, 3), with_branch) -> (B, 3). by_name: layers receive and return h by its name."""
 
     def __init__(self, seed, by_name=False):
         super().__init__()

@@ -1,10 +1,11 @@
-"""A training by an FSDP on a group of ranks, whose units are watched.
+"""A training with an FSDP on a group of ranks, whose units are watched.
 
     events  gather 0 | forward 0 | free 0 | gather 1 | forward 1 | free 1 | ...
-    rules   a unit that computes is unsharded, and as new as its shards; in the end all are sharded
+    rules   a unit is unsharded while it computes, and as new as its shards; in the end all are
+            sharded
 
-Where a unit that computes is sharded the training stops there: its parameters have no memory. In
-the first case the bytes that are alive in every layer are counted.
+If a unit computes while it is sharded, the training stops there, because its parameters have no
+memory. In the first case of fsdp.py the bytes alive are counted in every layer.
 """
 
 from contextlib import suppress
@@ -19,7 +20,8 @@ from lib.check.comm import MAY_CALL as WIRE
 from lib.check.lab4 import fsdp_models as models
 from lib.training.buckets import slots
 
-# the ledger's names of what an answer calls. That collectives are the given ones is a claim
+# What an answer may call, under the ledger's names. A claim checks that it uses the collectives it
+# was given.
 MAY_CALL = (
     *WIRE, "background.start", "zero1.gather_parameters", "flat.gather", "zero1.reduce_gradients",
     "flat.__init__", "fsdp.make_flats", "fsdp.__init__", "prefetch.__init__",
@@ -47,19 +49,20 @@ class Stop(Exception):
 
 @lru_cache(1)
 def with_libs_units(make):
-    """The answer's class, the same for all its scripts, with lib's Units in place of its own."""
+    """The answer's class with lib's Units. It is cached, so all scripts use the same class."""
     return type("FSDP", (make,), {"unit_type": zero.Unit})
 
 
 def holds(unit):
-    """Has the unit memory for its full parameters?"""
+    """Does the unit have memory for its full parameters?"""
     return any(flat.full.untyped_storage().nbytes() for flat in unit.flats)
 
 
 class Watch:
-    """What one rank's FSDP does with its units, from now on. broken: {rule: how it was not kept}.
+    """Watches from now on what one rank's FSDP does with its units. broken: {rule: how it was
+    broken, in words}.
 
-    counted: are the bytes that are alive counted in every layer?
+    counted: whether the bytes alive are counted in every layer.
     """
 
     rules: tuple[str, ...] = RULES
@@ -68,7 +71,7 @@ class Watch:
         self.show, self.fsdp, self.counted = show, fsdp, counted
         self.units = {**{f"unit {i}": unit for i, unit in enumerate(fsdp.units)}, "root": fsdp.root}
         self.stale = set()  # units that are unsharded with weights of the step before
-        self.late = set()  # units whose gradients were reduced while their weights were there
+        self.late = set()  # units whose gradients were reduced before their weights were freed
         self.broken, self.most = {}, 0
         for index, layer in enumerate(fsdp.module.layers):
             layer.at = partial(self.computes, index)
@@ -85,7 +88,7 @@ class Watch:
         told(unit)
 
     def looks(self, f, *args):
-        """f(*args), which calls the answer, until it cannot go on."""
+        """Call f(*args), which calls the answer. A broken rule can end it early."""
         with suppress(Stop):
             return f(*args)
 
@@ -139,7 +142,7 @@ class Watch:
         self.stale = {unit for unit in self.fsdp.units if unit.is_unsharded}
 
     def tell(self):
-        """Show what was seen since the last time."""
+        """Show what was seen since the last call of this."""
         left = [name for name, unit in self.units.items() if holds(unit)]
         if left:
             self.note("sharded in the end", f"in the end {left[0]} is still unsharded")
@@ -149,7 +152,7 @@ class Watch:
         self.broken, self.most = {}, 0
 
     def sent(self, forwards):
-        """Show what a backward, and the forwards before it, have sent."""
+        """Show what a backward pass and the forward passes before it have sent."""
         gathered = [call.elements for call in self.show.calls if call.op == "all_gather"]
         of = lambda unit: [flat.padded // flat.world_size for flat in unit.flats]
         times = {name: sum(map(gathered.count, of(unit))) for name, unit in self.units.items()}
@@ -160,7 +163,7 @@ class Watch:
 
 def trained(kind, case, group, show, watch=None):
     """A script: two steps, then a forward without a graph. watch: a Watch's class, or None."""
-    # the ranks' models differ: rank 0's counts
+    # each rank begins with other weights, and wrapping has to replace them with rank 0's
     net = models.Net(seed=show.place, by_name=case.what == models.SGD)
     ways = (show.reduce_scatter, show.all_gather)
     with show.during("the model is wrapped", section=True) as run:
@@ -205,8 +208,8 @@ def _backward(fsdp, case, rank, together):
 
 
 def whole_parameters(fsdp, show):
-    """{name: parameter}, from all ranks' shards. They are not counted as the answer's, because gloo
-    may hold what it has gathered for a moment longer."""
+    """{name: full parameter}, gathered from all ranks' shards. Their memory does not count as the
+    answer's, because gloo may hold what it has gathered for a moment longer."""
     names, found = {p: name for name, p in fsdp.module.named_parameters()}, {}
     with unseen():
         for flat in fsdp.flats:

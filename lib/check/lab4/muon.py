@@ -1,7 +1,9 @@
-"""Lab 4, section 14: Muon, a step with owned matrices; with `owners` (owners.py), who owns which.
+"""Lab 4, section 14: Muon, a step in which each matrix is updated by the rank that owns it; and
+`owners` (owners.py), which assigns matrices to ranks.
 
-The check says who owns which. A rank may own none, and use some of the matrices not at all. What
-Newton-Schulz makes of a sum is what it makes of the mean, so both are right.
+Muon is given the assignment. A rank may own no matrix, and may have no gradient for some of them.
+Newton-Schulz gives the same result for the sum of the gradients as for their mean, so both are
+right.
 """
 
 from torch import nn
@@ -16,7 +18,7 @@ from lib.check.side_by_side import SideBySide
 from lib.zero import muon
 
 SHAPES = ((3, 4), (5, 2), (4, 4), (2, 3), (1, 6), (5, 2))
-# modulo N: with 4 ranks the last one owns none; rank 0 two of one shape
+# the owners, modulo N. The last of 4 ranks owns none, and rank 0 owns two of one shape
 OWNED_BY = 2, 0, 2, 1, 0, 0
 LR, MOMENTUM, DECAY, STEPS = 2.0**-6, 0.95, 0.125, 2
 NO_GRADIENTS = "rank 0 without gradients"
@@ -54,7 +56,7 @@ def script(make, case, group, show):
         show("left out", f"the owner of matrices {left_out} has not updated them" * bool(left_out))
         for name, is_it in (("own", show.place.__eq__), ("another's", show.place.__ne__)):
             show(f"{name} matrix", {f"{i}": matrices[i] for i, o in enumerate(owner) if is_it(o)})
-        if case.world_size > 1:  # one rank alone may send to itself, or nothing
+        if case.world_size > 1:  # a single rank may send to itself, or not at all
             show("the dtypes sent", ", ".join(sorted({str(c.dtype)[6:] for c in show.calls})))
             sent = [f"{c.op} of {c.elements} {ROOTED[c.op]} {c.counts[0]}" for c in show.calls]
             show("each once", "; ".join(sorted(sent)))
@@ -70,7 +72,8 @@ def script(make, case, group, show):
 
 
 def _noted_updates(answer, matrices, show):
-    """{matrix: how many calls came before its update}, while the answer runs."""
+    """{index of a matrix: how many collectives were called before its update}, filled while the
+    answer runs."""
     found, update = {}, answer.update
 
     def noted(matrix, *args, **named):

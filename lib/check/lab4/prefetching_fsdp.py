@@ -1,10 +1,10 @@
-"""Lab 4, section 10: PrefetchingFSDP, whose units are gathered while the one before computes.
+"""Lab 4, section 10: PrefetchingFSDP, which gathers each unit while the one before it computes.
 
     started 1 | forward 0 ... | waited 1 | started 2 | forward 1 ...          events, no times
 
-A gather that was started before a unit computes, and that nobody has waited for yet, runs beside
-the compute, on any machine and under any load. First prefetch and wait_for_unshard by hand, then
-trainings.
+A gather that was started before a unit computes, and that has not been waited for yet, can overlap
+with the computation, on any machine and under any load. In the first case the script calls prefetch
+and wait_for_unshard by hand; in the others it trains.
 """
 
 from functools import partial
@@ -30,8 +30,8 @@ HAND = ("gathers begun", "gathers waited for", "attached", "in self.gathers", "t
 
 
 class AheadWatch(training.Watch):
-    """`Watch`, which is told of the works too. works: {unit: [its gathers since its memory was
-    freed]}, in the order in which they began; waited: those that were waited for."""
+    """A Watch that also sees what runs in the background. works: {unit: [its gathers since its
+    memory was freed]}, in the order in which they began; waited: those that were waited for."""
 
     rules = (*training.RULES, *WAITED, *AHEAD, EARLY)
 
@@ -44,7 +44,7 @@ class AheadWatch(training.Watch):
             return super().looks(f, *args)
 
     def start(self, plain, fn, *args, **named):
-        """collectives.start, where works are noted."""
+        """Call collectives.start, and note the Work that it returns."""
         work = plain(fn, *args, **named)
         shard = args[0].data_ptr() if args and torch.is_tensor(args[0]) else None
         for name, unit in self.units.items():
@@ -87,7 +87,7 @@ class AheadWatch(training.Watch):
             self.note(AHEAD[not forward], text + ("it was whole already" if whole else then))
 
     def sent(self, forwards):
-        # a second forward finds what was fetched for backward, and may let go of it
+        # a second forward finds units that were prefetched for backward, and may free them
         if forwards == 1:
             super().sent(forwards)
 
@@ -100,7 +100,7 @@ def script(make, case, group, show):
 
 
 def by_hand(kind, group, show):
-    """prefetch and wait_for_unshard, called in turn. Unit 1 has two flats."""
+    """Call prefetch and wait_for_unshard in several orders. Unit 1 has two flats."""
     net = models.Net(seed=show.place)
     ways = (show.reduce_scatter, show.all_gather)
     with show.during("the model is wrapped", section=True) as run:

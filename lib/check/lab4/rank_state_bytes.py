@@ -1,5 +1,5 @@
-"""Lab 4, section 1: rank_state_bytes(parameters, stage, N, precision), what one of N ranks
-keeps at each stage."""
+"""Lab 4, section 1: rank_state_bytes(parameters, stage, N, precision), how many bytes of state one
+of N ranks stores at each ZeRO stage."""
 
 from lib.check.cases import form_of
 from lib.check.causes import hints
@@ -9,7 +9,7 @@ from lib.check.side_by_side import SideBySide, here
 from lib.cost import zero
 from lib.cost.state import RECIPES
 
-PAPERS = 7_500_000_000  # the model of ZeRO's first figure, on 64 ranks
+PAPERS = 7_500_000_000  # the model of the ZeRO paper's first figure, on 64 ranks
 MODELS = {
     ", ".join((f"{n:,.0f} parameters, N = {N}", *map(str, more))): (n, N, *more)
     for n, N, *more in (

@@ -1,6 +1,7 @@
-"""Lab 4, section 7: recompute(f, x), of which only x is kept until backward. It needs no ranks.
+"""Lab 4, section 7: recompute(f, x), which keeps only x until backward. It needs no ranks.
 
-forward  f  torch.rand(3)  backward  random numbers are drawn elsewhere between the two
+Between forward and backward the script draws random numbers, so f draws the same numbers again only
+if the answer restores the state of the generator.
 """
 
 import torch
@@ -48,7 +49,7 @@ def script(make, case, show):
 MEASURE = SideBySide(
     script, libs.recompute, CASES, (torchs.__file__,), groups=None, together=(DROPOUT, LAYERS),
     excused=dict.fromkeys(("float32", "bfloat16"), "f has the dtype of its weights"),
-    slack={"alive by 1": 2 * 96 + 64},  # x, which is on ctx, may stay until y goes
+    slack={"alive by 1": 2 * 96 + 64},  # x is kept on ctx, and may stay until y is freed
 )  # fmt: skip
 EXERCISE = MEASURE.exercise(
     ("output and gradients", 2, "of x and the weights; tokens",

@@ -1,12 +1,13 @@
 """Lab 4, section 4: a Unit by itself, method by method, and under lib's FSDP.
 
-    flat 0    w (2, 3), b (3), s ()    n = 10; in turn 1 rank 0 does not use `s`
+    flat 0    w (2, 3), b (3), s ()    n = 10
     flat 1    f (5)                    frozen
-    flat 2    u (3)                    in turn 1 not used by rank 0
-    turn 2    rank 0 uses nothing; it unshards twice, and the shards change between
-    turn 3    it is resharded first, as FSDP does, and its gradients are still there
+    flat 2    u (3)
+    turn 1    rank 0 uses only w and b, in the other turns nothing
+    turn 2    the unit is unsharded twice, and the shards change in between
+    turn 3    the unit is resharded before its gradients are reduced, as FSDP does
 
-Nothing is read before it is known that there is memory for it: to read what has none would end the
+The script reads a tensor only if all of it has memory, because reading freed memory would end the
 process.
 """
 
@@ -44,7 +45,7 @@ def _of(state, *looks):
     return [f"{state}: {look}" for look in looks or LOOKS]
 
 
-LOST = _of(SHARDED, "flat.full", "shard")  # without them nothing can be unsharded
+LOST = _of(SHARDED, "flat.full", "shard")  # if these are wrong, unshard cannot work
 
 
 def script(make, case, group, show):
@@ -54,7 +55,7 @@ def script(make, case, group, show):
 
 
 def by_itself(make, case, group, show):
-    """Turns: new shards, unshard, backward, reduce_gradients, reshard."""
+    """Run all turns. The usual one is: new shards, unshard, backward, reduce_gradients, reshard."""
     ones = partial(torch.ones, dtype=torch.float64, device=backend.device())
     flats = [
         zero.Flat([nn.Parameter(ones(shape), i != 1) for shape in of.values()], group)
@@ -70,7 +71,7 @@ def by_itself(make, case, group, show):
         for number, method in enumerate(methods):
             if show.wrong(*LOST, *_of(WHOLE), *_of(REDUCED)):
                 return
-            if method == "unshard":  # there are other numbers in the shards, as after a step
+            if method == "unshard":  # the shards get new values, as after a step
                 for i, flat in enumerate(flats):
                     line = draw(10 * (turn + number) + i, flat.padded)
                     flat.shard.detach().copy_(line.chunk(flat.world_size)[show.place])
@@ -86,7 +87,7 @@ def by_itself(make, case, group, show):
 
 
 def _has_enough(wholes):
-    """Before each collective: has every flat.full no memory, or enough?"""
+    """Called before each collective: raise if a flat.full has memory, but too little."""
     for whole in wholes:
         got = whole.untyped_storage().nbytes()
         if got and not _has_memory(whole):
@@ -95,7 +96,7 @@ def _has_enough(wholes):
 
 
 def _backward(flats, rank, turn):
-    """Every parameter that this rank uses has a gradient."""
+    """Give a gradient to every parameter that this rank uses."""
     for i, (flat, names) in enumerate(zip(flats, SHAPES, strict=True)):
         for name, p in zip(names, flat.parameters, strict=True):
             if flat.requires_grad and (rank or (turn == 1 and name in "wb")):
@@ -103,7 +104,7 @@ def _backward(flats, rank, turn):
 
 
 def _look(show, flats, wholes, state, unit):
-    """Show all that there is, for a claim on this state."""
+    """Show everything in LOOKS, for the claim on this state."""
     found = {look: {} for look in LOOKS}
     is_same = all(flat.full is whole for flat, whole in zip(flats, wholes, strict=True))
     found["flat.full"] = "" if is_same else "flat.full is another tensor"

@@ -1,5 +1,5 @@
-"""Lab 4, section 2: Zero1(parameters, make_optimizer, group, reduce_scatter, all_gather), a rank's
-shard of the update. One model or two are trained, each with a Zero1 of its own."""
+"""Lab 4, section 2: Zero1(parameters, make_optimizer, group, reduce_scatter, all_gather), with
+which each rank updates only its shard. One or two models are trained, each with its own Zero1."""
 
 import torch
 
@@ -22,7 +22,7 @@ SETUPS = {
 }  # fmt: skip
 CASES = tuple(SETUPS)
 ONE_BATCH = [case for case in CASES if models.SEVERAL not in case.what]
-# whose two halves of average_gradients() are called by themselves, as Zero2 does
+# here the two halves of average_gradients() are also called by themselves, as Zero2 does
 TAKEN_APART = CASES[1]
 SHARDS = (
     "elements given to make_optimizer", "elements of state", "calls of make_optimizer",
@@ -68,8 +68,8 @@ def script(make, case, group, show):
 
 
 def halves(model, zero, show):
-    """flatten_gradients() and add_gradient(), called by themselves."""
-    flat = getattr(zero, "flats", [zero])[0]  # lib's has flats
+    """Call flatten_gradients() and add_gradient(), the two halves of average_gradients()."""
+    flat = getattr(zero, "flats", [zero])[0]  # in lib's own, a flat has these methods
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.grad = torch.ones_like(parameter)
@@ -97,7 +97,7 @@ EXERCISE = MEASURE.exercise(
      "gradients left", "the norm of the mean gradient", "the norm after step()"),
     ("one message each way", 4, "padded elements each, by those it was given", calls(MEASURE)),
     hints=hints("lab4", "Zero1"), worlds=(models.WORLD,),
-    # a flat of lib's may be part of an answer
+    # an answer may use lib's Flat
     may_call=(*MAY_CALL, *models.MAY_CALL, "zero1.all_gather"),
     leaves_out={"returned": "nothing is returned: the model and the shard hold the result"},
 )  # fmt: skip

@@ -1,7 +1,9 @@
-"""Lab 4, section 3: Zero2(zero.Zero1), whose gradients leave during backward.
+"""Lab 4, section 3: Zero2(zero.Zero1), which reduce-scatters gradients during backward.
 
-Two models: a small one, with tied, frozen and unused parameters; and a chain whose backward passes
-a gate behind each layer, where it is seen what has been sent, and what memory gradients hold.
+There are two models: a small one with tied, frozen and unused parameters, and a chain of layers
+whose backward pass goes through a gate after each layer. The gates hold each reduce-scatter for a
+while, which shows whether backward continues meanwhile. The buffers of gradients that are alive are
+counted.
 """
 
 import weakref
@@ -26,7 +28,8 @@ SETUPS = {
     )
 }  # fmt: skip
 CASES = tuple(SETUPS)
-# of the small model: three flats, two of several parameters. Of a chain 1: each layer is a flat
+# Bytes of a flat. It divides the small model into three flats, two of them with several parameters.
+# Chains have a capacity of 1, so that each layer is a flat of its own.
 CAPACITY = 8 * 40
 NOTHING_SENT = "nothing had been sent when only the first layer's gradient was still missing"
 EARLY = "average_gradients() came back while a reduce_scatter was under way"
@@ -63,7 +66,7 @@ def script(make, case, group, show):
 
 
 def train(setup, model, zero, batch, show):
-    """Backward of a micro-batch, and average_gradients(); on one chain past gates."""
+    """Run backward of a micro-batch, then average_gradients(). In CHAIN, backward has gates."""
     is_gated = setup == CHAIN
     buffers, watch = Buffers(zero.in_order), show.gated(models.GATES if is_gated else 0)
     if is_gated:
@@ -75,7 +78,7 @@ def train(setup, model, zero, batch, show):
     buffers.in_backward = False
     show("sent when ready", buffers.incomplete)
     if not is_gated:
-        collectives.start(lambda: None).wait()  # what was started in backward is sent before this
+        collectives.start(lambda: None).wait()  # runs after everything that was started in backward
         if show.case.world_size > 1:
             show("flats sent when backward has ended", len(show.calls) - before)
     zero.average_gradients()
@@ -90,9 +93,10 @@ def train(setup, model, zero, batch, show):
 
 
 class Buffers:
-    """Those that flatten_gradients() makes. most: of those before, how many were there when one
-    was made; one, which is under way, may be. kept: was a gradient of those before still there?
-    incomplete: which flat lacked a gradient that backward was still to compute, in words."""
+    """The buffers that flatten_gradients() makes. most: the largest number of earlier buffers that
+    were alive when a new one was made; one may be, because it is in flight. kept: whether a
+    gradient of an earlier flat was alive then. incomplete: a sentence about the first flat whose
+    buffer was made before backward had computed all of its gradients, or ""."""
 
     def __init__(self, flats):
         self.flats, self.seen, self.in_backward = flats, [], True

@@ -1,15 +1,16 @@
-"""What Zero1 and Zero2 train in a check, on a few batches.
+"""The models that Zero1 and Zero2 train in a check, and their batches.
 
-Small has tied, frozen and unused parameters, and nothing nonlinear; its values are whole numbers
-times what float32 does not hold. A rank uses its branch in every other step.
+Small is linear and has tied, frozen and unused parameters. Its values are integer multiples of a
+number that float32 cannot represent. A rank uses its branch in every other step.
 
-A Chain's backward passes a gate behind each layer, where zero2.py looks at what is sent:
+The backward pass of a Chain goes through a gate after each layer, where zero2.py looks at what is
+sent:
 
     forward    layer 0 -> gate -> layer 1 -> gate -> ... -> layer 4
     backward   layer 4 -> gate -> layer 3 -> gate -> ... -> layer 0  each layer a flat: 0, 1, ..., 4
 
-Backward is past a gate when all gradients of the layer behind it are there and have been seen by
-their hooks.
+When backward reaches a gate, all gradients of the layer that it has just left are accumulated, and
+their hooks have run.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from lib.check.overlap import Gate
 from lib.zero.flat import padded_size
 
 WORLD, STEPS = 4, 2
-LR = 2.0**-12  # of SGD; a power of two, so that dividing by it rounds nothing
+LR = 2.0**-12  # of SGD; a power of two, so that dividing by it is exact
 SEVERAL = "micro-batches"
 ROWS = 2  # of a micro-batch
 WIDTHS = (3, 4, 5, 6, 7, 5)  # a chain's layers have 12, 20, 30, 42 and 35 weights
@@ -41,8 +42,8 @@ MAY_CALL = (
 
 
 class Small(nn.Module):
-    """x (B, 3) -> (B, 5), alike on all ranks: `again` is tied to `shared`, `scale` frozen, `never`
-    used by no rank."""
+    """x (B, 3) -> (B, 5), the same on all ranks. `again` is tied to `shared`, `scale` is frozen,
+    and `never` is used by no rank."""
 
     def __init__(self, with_bias=True):
         super().__init__()
@@ -63,8 +64,8 @@ class Small(nn.Module):
 
 
 class Chain(nn.Module):
-    """x (B, 3) -> (B, 5), float64, linear, without biases. registered: the order in which
-    it names its layers."""
+    """x (B, 3) -> (B, 5), float64, linear, without biases. registered: the order in which the
+    layers are registered."""
 
     def __init__(self, registered):
         super().__init__()
@@ -84,11 +85,12 @@ class Chain(nn.Module):
 
 @dataclass(frozen=True)
 class Setup:
-    """What is trained. parameters: 72, which 2, 3 and 4 divide, or 77. idle: a rank with no
-    gradient in the first step.
+    """What is trained. parameters: 72, which 2, 3 and 4 divide, or 77. idle: a rank that has no
+    gradients in the first step, or -1.
 
-    models: how many are trained side by side, each by an answer of its own; the second has 72
-    parameters. chain: the order in which the layers of a Chain are named, if it is one.
+    models: how many are trained side by side, each with its own object of the answer's class; the
+    second has 72 parameters. chain: if the model is a Chain, the order in which its layers are
+    registered.
     """
 
     optimizer: str  # "SGD" or "AdamW"
@@ -114,7 +116,7 @@ class Setup:
         return Chain(self.chain) if self.chain else Small(self.parameters == 77)
 
     def batches(self, rank, step):
-        """[(x, y, with the branch?), or None where the rank has nothing, of each micro-batch]"""
+        """[(x, y, with_branch) of each micro-batch, or None for each if the rank is idle]"""
         if rank == self.idle and step == 0:
             return [None] * self.microbatches
         seeds = [1000 + 100 * rank + 10 * step + i for i in range(self.microbatches)]
@@ -129,9 +131,11 @@ class Setup:
 
 
 class Made:
-    """make_optimizer, and what came of it: `count` optimizers, the last of which is `optimizer`.
+    """A make_optimizer that remembers what it made: `count` optimizers, the last of which is
+    `optimizer`.
 
-    steps: of all of them; norm: that of the ranks' gradients before the last step.
+    steps: the number of steps of all of them; norm: of the mean gradient, over all ranks, before
+    the last step.
     """
 
     def __init__(self, name):
@@ -161,7 +165,7 @@ class Made:
 
     @property
     def state(self):
-        """How many numbers it keeps; a count of steps is none of them."""
+        """How many elements of state the optimizer has, without its count of steps."""
         kept = [t for of in self.optimizer.state.values() for t in of.values()]
         return sum(t.numel() for t in kept if torch.is_tensor(t) and t.dim())
 
@@ -176,7 +180,7 @@ class Made:
 
 
 def wrapped(make, setup, group, show, **more):
-    """The model, what make_optimizer has made for it, and the answer's object."""
+    """Returns the model, its make_optimizer (a Made), and the answer's object."""
     model, made = setup.model(), Made(setup.optimizer)
     ways = {"reduce_scatter": show.reduce_scatter, "all_gather": show.all_gather}
     with show.during("__init__", section=True) as run:
@@ -186,8 +190,8 @@ def wrapped(make, setup, group, show, **more):
 
 
 def show_gradients(show, model, made):
-    """After average_gradients(): which gradients are left in the model, and what the shards
-    have."""
+    """Called after average_gradients(): show which gradients are left in the model, and the norm of
+    the shards' gradients."""
     named, shards = model.named_parameters(), {id(shard) for shard in made.shards}
     left = ", ".join(name for name, p in named if p.grad is not None and id(p) not in shards)
     show("gradients left", f".grad is still there of {left}" if left else "")
@@ -196,6 +200,6 @@ def show_gradients(show, model, made):
 
 
 def slack(case):
-    """Bytes of three shards: a shard, its gradient and what was sent last may be tensors of their
-    own."""
+    """The bytes of three shards, because a shard, its gradient and what was sent last may be
+    separate tensors."""
     return 3 * torch.float64.itemsize * padded_size(case.n, case.world_size) // case.world_size

@@ -17,8 +17,8 @@ FIELDS = ("token", "expert", "slot", "weight")
 
 
 def _drawn(seed, n, E, k, minus_one=0):
-    """Experts that are drawn, the low numbers more often; of every `minus_one` tokens one without
-    its last choice."""
+    """Random choices, more often of experts with a low index. Of every `minus_one` tokens, one has
+    -1 as its last choice."""
     likes = draw(seed, n, E) - 0.5 * torch.arange(E)
     rows = likes.sort(dim=1, descending=True).indices[:, :k].tolist()
     return [
@@ -42,7 +42,7 @@ SOME = {  # name: the choices of each token, E, C
     "7 tokens, all to expert 1, E=3, C=4": ([[1]] * 7, 3, 4),
     "3 tokens, k=3, E=2, third choices -1, C=1": ([[1, 0, -1], [1, 0, -1], [0, 1, -1]], 2, 1),
     "4 tokens, k=2, E=3, C=2, a weight of 0": ([[0, 1], [1, 2], [2, 0], [0, 2]], 3, 2),
-    # more experts and slots than a key such as 1000 e + slot, or a byte, can tell apart
+    # so many experts and slots that a sort key such as 1000 e + slot, or a byte, is ambiguous
     "1200 tokens, k=1, E=300, C=1100": (
         [[200 + t // 24 * (t % 24 == 0)] for t in range(1200)], 300, 1100,
     ),
@@ -58,7 +58,8 @@ FULL, EMPTY = CASES[: len(SOME)], CASES[len(SOME) :]
 
 
 def _choice(name, experts, E):
-    """Weights of each token that add up to 1, and probabilities that are others."""
+    """A Choice of these experts. Its probabilities have nothing to do with its weights, so an
+    answer that confuses the two fails."""
     experts = torch.as_tensor(experts)
     n, k = experts.shape
     weights = draw(7, n, k).softmax(-1) if k > 1 else draw(7, n, k).sigmoid()
@@ -97,7 +98,8 @@ def script(make, case, show):
 
 
 def _misshapen(routing, dtype):
-    """The first column that is no int64, or weight of this dtype, of as many pairs as token has."""
+    """A sentence about the first column of a wrong form, or "". Each has as many elements as
+    `token`; weight has this dtype, and the others are int64."""
     m = len(routing.token) if torch.is_tensor(routing.token) and routing.token.dim() else 0
     for field in FIELDS:
         want = torch.empty(m, dtype=dtype if field == "weight" else torch.int64)

@@ -1,5 +1,5 @@
-"""Lab 5, section 4: auxiliary_loss(probabilities, first_choices), the price of an expert that
-many tokens choose."""
+"""Lab 5, section 4: auxiliary_loss(probabilities, first_choices), which grows if many tokens choose
+the same expert."""
 
 import torch
 
@@ -18,8 +18,8 @@ def _softmax(n, E):
     return draw(n + E, n, E).softmax(-1)
 
 
-# sets of 1, 2, 8 or 16 tokens: f is then exact, also in the float32 in which torch divides integers
-SETS = {  # name -> probabilities, first choices; None: the best
+# With 1, 2, 8 or 16 tokens f is exact, even in float32, in which torch divides integers.
+SETS = {  # name -> probabilities, first choices; None: the most probable
     "8 tokens, 3 experts, f = 5/8 2/8 1/8": (TENTHS.double() / 10, None),
     "16 tokens, 5 experts, the best is chosen": (_softmax(16, 5), None),
     "16 tokens, 4 experts, a bias chooses too": (_softmax(16, 4), [0, 1, 3, 1, 2, 3, 3, 0] * 2),
@@ -41,7 +41,7 @@ def script(make, case, show):
     first = p.argmax(-1) if first is None else torch.tensor(first, dtype=torch.int64)
     p = show.give("probabilities", p, learns=len(p) > 0)
     loss = show.run(make, p, show.give("first_choices", first))
-    # of no tokens a number is right, too, and a 0 of any dtype
+    # without tokens the loss may also be a plain number, or a tensor of any dtype
     is_number = case == NO_TOKENS and torch.is_tensor(loss) and loss.numel() == 1
     show("the loss", loss.item() if is_number else loss)
     yield

@@ -1,8 +1,8 @@
-"""Lab 5, section 5: dispatch(x, routing), tokens to rows, and combine(rows, routing, n), rows to
-tokens.
+"""Lab 5, section 5: dispatch(x, routing), from tokens to rows, and combine(rows, routing, n), from
+rows to tokens.
 
-The routings have tokens with three pairs, two, one and none, the last token among them, and weights
-that do not add up to 1.
+There are tokens with three, two, one and no pairs, and in the first two routings the last token has
+none. The weights of a token do not add up to 1.
 """
 
 import torch
@@ -17,7 +17,7 @@ from lib.moe import Routing
 
 
 def _routing(token, expert, slot, unweighted=()):
-    """unweighted: pairs with a weight of 0, which has a gradient all the same."""
+    """unweighted: the pairs whose weight is 0. It still has a gradient."""
     numbers = [torch.tensor(values, dtype=torch.int64) for values in (token, expert, slot)]
     weight = 0.1 + 0.8 * draw(len(token), len(token)).sigmoid()
     weight[list(unweighted)] = 0
@@ -55,7 +55,7 @@ def combine(make, case, show):
     routing, n, D = ROUTINGS[case.what]
     m = len(routing.token)
     rows = show.give("rows", draw(n, m, D), learns=True)
-    # without pairs the weights may have a gradient of no elements, or none
+    # without pairs the gradient of the weights may be an empty tensor or None
     y = show.run(make, rows, show.give("routing", routing, learns=m > 0), n)
     show("y", y)
     yield

@@ -1,7 +1,7 @@
-"""Lab 5, section 6: exchange_tokens, routed tokens to the ranks of their experts, and the class
-ExpertParallelMoE, which uses it.
+"""Lab 5, section 6: exchange_tokens, which sends routed tokens to the ranks of their experts, and
+the class ExpertParallelMoE, which uses it.
 
-The two are judged apart: the class exchanges with lib's exchange_tokens.
+The two are judged separately: the class uses lib's exchange_tokens.
 """
 
 from functools import partial
@@ -28,28 +28,29 @@ TOP_2 = partial(top_k_gate, k=2)
 
 
 class Setup(NamedTuple):
-    """A layer of `each` experts a rank, and the tokens of rank 0, 1, 2, 3 of the
-    group, for each call."""
+    """A layer with `each` experts per rank. calls: for each call, how many tokens ranks 0, 1, 2 and
+    3 of the group have."""
 
     each: int
     gate: object
     factor: float
     calls: tuple[tuple[int, ...], ...]
-    router: float = 1.0  # its weights are multiplied by this; 0: every token likes expert 0 best
+    router: float = 1.0  # its weights are multiplied by this; 0: every token prefers expert 0
 
 
 SETUPS = {
     "1 expert a rank": Setup(1, switch_gate, 1.0, ((5, 3, 4, 6),)),
     "2 experts a rank": Setup(2, TOP_2, 4.0, ((5, 3, 4, 6),)),
     "drops, a rank without tokens": Setup(2, TOP_2, 0.8, ((5, 8, 0, 11),)),
-    # expert 10 comes after 9, not after 1
+    # 12 experts on 2 ranks: sorted by name, expert 10 would come before expert 2
     "6 experts a rank": Setup(6, TOP_2, 2.0, ((7, 4, 0, 0),)),
     "all tokens to expert 0": Setup(2, switch_gate, 64.0, ((3, 5, 2, 4),), router=0.0),
     "no tokens": Setup(2, switch_gate, 1.0, ((0, 0, 0, 0),)),
     "two calls, then backward": Setup(2, TOP_2, 1.0, ((5, 3, 4, 6), (2, 7, 0, 3))),
 }
 ONE, TWO, DROPS, SIX, TO_ONE, NOBODY, TWICE = SETUPS
-# all ranks first: wrong counts show there, and a group that is not passed on shows next
+# The first case has all ranks, so it shows wrong counts. The second, on a smaller group, shows that
+# the group is not passed on.
 CASES = tuple(
     Setting(members, what=what)
     for members, what in (
@@ -60,7 +61,7 @@ CASES = tuple(
 
 
 def _layer(case):
-    """The whole layer, alike on all ranks."""
+    """The layer with all experts, the same on all ranks."""
     setup = SETUPS[case.what]
     experts = [
         nn.Sequential(nn.Linear(D, 3), nn.Tanh(), nn.Linear(3, D))
@@ -84,7 +85,7 @@ def script(make, case, group, show):
 
 
 def _looked_at(show, run, rows):
-    """What `run` returns for these rows, or rows, where combine could not use it."""
+    """Call run(rows). Returns its result, or `rows` if combine could not use the result."""
     out = run(rows)
     fits = form_of(out) == form_of(rows)
     told = f"`run` returned {form_of(out)}, expected {form_of(rows)}"
@@ -93,7 +94,7 @@ def _looked_at(show, run, rows):
 
 
 def forward_of(layer, calls, show, *shape):
-    """Its output for this rank's tokens of each call. shape: in front of (n, D)."""
+    """The layer's output for this rank's tokens, for each call. shape: dimensions before (n, D)."""
     ys = []
     for number, n in enumerate(of[show.place] for of in calls):
         x = 0.6 * draw(100 + 10 * number + show.place, *shape, n, D)
@@ -104,7 +105,7 @@ def forward_of(layer, calls, show, *shape):
 
 
 def backward_of(layer, ys, show):
-    """Also shows the parameters' gradients, of which zeros need not be there."""
+    """Run backward, and show the parameters' gradients, too. No gradient counts as zeros."""
     show.begin("backward")
     show.backward(*ys)
     show_sent(show, "backward")

@@ -22,21 +22,21 @@ def _logits(n, n_experts, seed=0):
 
 
 def _uniform(n):
-    """Numbers in [0, 1), in a scrambled order."""
+    """n different numbers in [0, 1), in no order."""
     return (torch.arange(n, dtype=torch.float64) * 0.6180339887498949 + 0.05) % 1
 
 
 BY_HAND = "softmax .5 .3 .15 .05 | .1 .2 .3 .4 | .25 .05 .6 .1"
 P = _float64([0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4], [0.25, 0.05, 0.6, 0.1])
-# a shift of all logits of a token changes nothing
+# adding the same number to all logits of a token changes nothing
 LOGITS = P.log() + _float64([0.0], [5.0], [-7.0])
 MANY, OTHERS, LARGE = "24 tokens, 5 experts", "24 others, 5 experts", "logits of -2000 to 800"
 VALUE = {
     MANY: _logits(24, 5),
     OTHERS: _logits(24, 5, 7),
     LARGE: torch.cat([
-        750 + 10 * _logits(3, 5),  # their exp is beyond float64
-        -750 + 10 * _logits(2, 5),  # theirs is 0, also beside the others' maximum
+        750 + 10 * _logits(3, 5),  # exp of most of them overflows float64
+        -750 + 10 * _logits(2, 5),  # exp gives 0 if the maximum of all tokens is subtracted
         _float64([-1000, -900, 0, -950, -2000]),  # all p but one are 0
     ]),
 }  # fmt: skip
@@ -46,7 +46,7 @@ EQUAL = {
 }
 FEW = {"no tokens": _logits(0, 4), "1 token": _logits(1, 3), "3 tokens, 1 expert": _logits(3, 1)}
 
-# of each gate the cases of values, of equal logits, and of few tokens: {name: arguments}
+# for each gate {name: arguments} of three kinds of cases: values, equal logits, few tokens
 SWITCH = tuple({name: (z,) for name, z in of.items()}
                for of in ({BY_HAND: LOGITS} | VALUE, EQUAL, FEW))  # fmt: skip
 TOP_K = (
@@ -60,7 +60,7 @@ TOP_K = (
 )
 GSHARD = (
     {
-        # 2 w_2 is 0.75, 6/7 = 0.857 and 10/17 = 0.588: taken, just not taken, and not at all
+        # 2 w_2 is 0.75, 6/7 = 0.857 and 10/17 = 0.588: taken, just not taken, clearly not taken
         f"{BY_HAND}; uniform .74 .86 .9": (LOGITS, _float64(0.74, 0.86, 0.9)),
         **{name: (z, _uniform(len(z))) for name, z in VALUE.items()},
         "a second of probability 0; uniform 0": (_float64([0, -1000, -1000]), _float64(0.0)),

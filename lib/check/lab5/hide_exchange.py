@@ -1,8 +1,8 @@
-"""Lab 5, section 12, bonus: start_exchange, and the class OverlappedMoE, an order of start, compute
-and wait.
+"""Lab 5, section 12, bonus: start_exchange, and the class OverlappedMoE, which orders start,
+compute and wait so that exchanges overlap with computation.
 
-The two are judged apart: the class starts with lib's start_exchange. What would be hidden is read
-off a clock (later.py), not measured.
+The two are judged separately: the class uses lib's start_exchange. How much is hidden is computed
+with a simulated clock (later.py), not measured.
 """
 
 import torch
@@ -23,8 +23,8 @@ from lib.check.side_by_side import SideBySide
 from lib.check.tensors import draw
 from lib.moe import Choice
 
-ENOUGH = 0.8  # of the exchanges' time, hidden
-TOKENS = {  # of rank 0, 1, 2, 3 of the group, for each call
+ENOUGH = 0.8  # the share of the exchanges' time that has to be hidden
+TOKENS = {  # how many ranks 0, 1, 2 and 3 of the group have, for each call
     "2 experts a rank": ((6, 3, 4, 7),), "drops, a rank without tokens": ((5, 8, 0, 11),),
     "no tokens": ((0, 0, 0, 0),), "one token": ((1, 1, 1, 1),),
     "two calls, then backward": ((5, 3, 4, 6), (2, 7, 0, 3)),
@@ -42,15 +42,15 @@ CASES = tuple(
 
 
 def _even_gate(logits):
-    """Token t to expert t modulo E, with its probability: every expert gets as many
-    rows of each half."""
+    """Sends token t to expert t modulo E, weighted by its probability, so that every expert gets
+    the same number of rows from each half of the tokens."""
     p = logits.softmax(-1)
     experts = (torch.arange(len(p), device=p.device) % p.shape[1]).unsqueeze(1)
     return Choice(experts, p.gather(1, experts), p)
 
 
 class _Expert(nn.Module):
-    """tanh(x w) on the rows, which takes the clock a second a row."""
+    """tanh(x w), which takes one second per row on the clock."""
 
     def __init__(self, seed, clock):
         super().__init__()
@@ -61,7 +61,7 @@ class _Expert(nn.Module):
 
 
 def _parts(case, clock):
-    """(the mixture, the shared expert), alike on all ranks."""
+    """(the layer with all experts, the shared expert), the same on all ranks."""
     E, gate = 2 * case.world_size, _even_gate if case.what == EVEN else plain.TOP_2
     experts = [_Expert(10 + e, clock) for e in range(E)]
     whole = moe.MoE(plain.D, experts, gate, 0.8 if case.what == DROPS else 4.0).to(torch.float64)

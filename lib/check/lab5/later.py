@@ -1,14 +1,14 @@
-"""Works that are started now and done late, on a clock of their own: what an answer is given in
-place of `start`.
+"""A `start` for answers. The works that it starts run as late as possible, and a simulated clock
+says when they would have run.
 
     start(A)  start(B)   compute  A.wait()   the answer
-                                  A is done  as late as can be, so a change of what A sends shows
+                                  A runs     as late as possible, so changing what A sends is caught
     clock     [== A ==][== B ==]             one wire, in the order of start;
                                              computing moves the clock, too
 
-Nothing runs beside anything here, and no time is measured: `Clock` says when it would have been,
-with as many seconds as there are rows. So an order of start, compute and wait has one hidden share,
-on any machine.
+Nothing runs concurrently here, and no time is measured. `Clock` computes when everything would have
+happened, at one second per row. The share that is hidden therefore depends only on the order of
+start, compute and wait, and is the same on any machine.
 """
 
 from functools import partial
@@ -19,8 +19,8 @@ from lib.cost.exposed import exposed_seconds
 
 
 class Clock:
-    """One rank's: it computes, or waits, while a wire works in the background.
-    Intervals by phase."""
+    """The clock of one rank, which computes or waits while a wire sends in the background.
+    compute, messages: [(phase, begin, end), ...]."""
 
     def __init__(self):
         self.now = self.wire_free = 0.0
@@ -34,14 +34,15 @@ class Clock:
         self.now += seconds
 
     def sends(self, seconds):
-        """Begin a message; returns when it will have arrived."""
+        """Begin a message. Returns the time at which it arrives."""
         begin = max(self.now, self.wire_free)
         self.wire_free = begin + seconds
         self.messages.append((self.phase, begin, self.wire_free))
         return self.wire_free
 
     def hidden(self, phase):
-        """The share of the phase's messages that is beside computation; 1 where there are none."""
+        """The share of the messages' time in this phase that overlaps with computation; 1 if there
+        are no messages."""
         of = lambda intervals: [(begin, end) for its, begin, end in intervals if its == phase]
         compute, messages = of(self.compute), of(self.messages)
         total = exposed_seconds([], messages)
@@ -49,8 +50,8 @@ class Clock:
 
 
 class Starter:
-    """What `start` is in a check. works: all that were started, of which the first `done` are
-    done."""
+    """Its method `start` is given to answers. works: all that were started; the first `done` of
+    them have run."""
 
     def __init__(self):
         self.clock, self.works, self.done = Clock(), [], 0
@@ -63,12 +64,13 @@ class Starter:
 
     @property
     def under_way(self):
-        """How many are started and not waited for."""
+        """How many works were started and have not been waited for."""
         return sum(not work.waited for work in self.works)
 
 
 class Late:
-    """As `collectives.Work`, but done when it is waited for, after all that were started before."""
+    """Like `collectives.Work`, but it runs only when it is waited for, after all works that were
+    started before it."""
 
     def __init__(self, starter, fn, arrives):
         self.starter, self.fn, self.arrives = starter, fn, arrives
@@ -87,7 +89,8 @@ class Late:
 
 
 class Takes(torch.autograd.Function):
-    """rows -> rows, and it takes the clock a second a row, in each direction."""
+    """rows -> rows, unchanged. It takes one second per row on the clock, in forward and again in
+    backward."""
 
     @staticmethod
     def forward(ctx, rows, clock):

@@ -1,5 +1,5 @@
 """Lab 5, section 7: reduce_gradients(model, expert_dp_group, world, all_reduce), on N = dp ep
-ranks. The gradients are made by hand, in two steps.
+ranks. The script itself sets the gradients of both steps.
 """
 
 from dataclasses import replace
@@ -38,16 +38,17 @@ def sizes(case):
 
 
 class Groups(NamedTuple):
-    """This rank's, of one case."""
+    """This rank's groups in one case."""
 
-    world: Any  # None where it is all ranks of the launch
+    world: Any  # None if it is all ranks of the launch
     ep: Any  # the ranks that exchange tokens
     copies: tuple[int, ...]  # the global ranks with the same experts as this one
     expert_dp: Any
 
 
 def groups_of(cases):
-    """{case: (Groups, two more of its ranks for the recorders of two scripts)}"""
+    """{case: (Groups, then two more groups of the case's ranks, for the recorders of two
+    scripts)}"""
     new, groups = cache(dist.new_group), {}
     for case, (world, *controls) in groups_and_controls(cases).items():
         (_, ep), ranks = sizes(case), case.members
@@ -62,12 +63,12 @@ def groups_of(cases):
 
 
 class Net(nn.Module):
-    """Only its parameters count, and it is alike wherever it is made.
+    """A model that is never run, because only its parameters and their gradients matter.
 
-    first, again  tied: one gradient            frozen     not trained; nor are the last biases of
+    first, again  tied, with one gradient       frozen     not trained; nor are the last biases of
                                                            MoE layer 1's experts
-    branch        has none on odd ranks         idle       has none anywhere
-    moe_layers    two, of 4 experts; those of layer 1 have none on ranks 2 and 3
+    branch        no gradient on odd ranks      idle       no gradient on any rank
+    moe_layers    two, of 4 experts each; layer 1's have no gradients on ranks 2 and 3
     """
 
     def __init__(self, ep_group, with_experts):
@@ -76,7 +77,7 @@ class Net(nn.Module):
             nn.Linear(D, D, bias=i < 1) for i in range(4)
         )
         self.again.weight = self.first.weight
-        self.idle, self.shared_experts = nn.Linear(D, 1), nn.Linear(D, D)  # dense, by whatever name
+        self.idle, self.shared_experts = nn.Linear(D, 1), nn.Linear(D, D)  # dense, despite the name
         layers = (
             MoE(D, [nn.Sequential(nn.Linear(D, D), nn.Linear(D, D)) for _ in range(E)], switch_gate)
             for _ in range(2 * with_experts)
@@ -89,7 +90,7 @@ class Net(nn.Module):
 
 
 def made_up(case, number, name, parameter, rank, step):
-    """The gradient of its parameter of this number; None where the rank has none."""
+    """The gradient of this rank for parameter `number`, or None if it has none."""
     idle_here = case.what == NOTHING and rank == 1
     if not parameter.requires_grad:
         is_old = name == "frozen.weight" and not idle_here
@@ -109,7 +110,7 @@ def script(make, case, groups, show):
     show.allowed = [case.members, groups.copies]
     net, rank = Net(groups.ep, case.what != NO_EXPERTS), show.place
     for number, parameter in enumerate(net.parameters()):
-        # with the rank, or nobody would see that the parameters are averaged instead
+        # different on each rank, which shows if the parameters are averaged and not their gradients
         parameter.data = 0.3 * draw(number, *parameter.shape) + rank
     ids = {id(p) for p in expert_parameters(net)}
     name_of = lambda p: FROZEN if not p.requires_grad else EXPERTS if id(p) in ids else OTHERS

@@ -1,24 +1,25 @@
-"""Lab 6's graded exercises, a file each. In the order of the notebook, with the section:
+"""Lab 6's graded exercises, one file each. In the order of the notebook, with the section:
 
     mesh.py               1  coordinates, ranks, groups along axes
     average_over_mesh.py  2  which ranks a gradient is averaged over
-    norm_over_mesh.py     2  one norm of what lies on many ranks
-    hybrid_by_hand.py     2  a whole step on a mesh, put together
-    findings.py           2  the hunt: what is wrong with which of ten jobs
+    norm_over_mesh.py     2  the norm of gradients that are sharded over the ranks
+    hybrid_by_hand.py     2  a full training step on a mesh
+    findings.py           2  the hunt: which of ten jobs has which mistake
     plan_costs.py         4  bonus: a plan's memory, bubble and messages
-    choose_plan.py        7  bonus: the fastest plan that fits
-    shares.py             8  bonus: rows for ranks of unequal speed
-    goodput.py            9  bonus: what failures cost a job, and how often to save
     capstone.py           5  memory, seconds, MFU and main costs estimated by hand
     capstone_plans.py     5  plans for four jobs
+    choose_plan.py        7  bonus: the fastest plan that fits
+    shares.py             8  bonus: a batch divided among ranks of unequal speed
+    goodput.py            9  bonus: what failures cost a job, and how often to save
 
-Beside them:
+What they share:
 
     on_a_mesh.py              the meshes of 8 ranks, and the parameters on them
-    choose_plan_jobs.py       the jobs that a plan is asked for
+    choose_plan_jobs.py       the jobs for which choose_plan is called
     capstone_jobs.py          the capstone's jobs, the plans that it asks about, and what the cost
-                              model says of them
-    capstone_told.py          what its cells print, next to published runs and the cost model
+                              model predicts for them
+    capstone_told.py          what the capstone's cells print, with published runs and the cost
+                              model for comparison
 """
 
 __all__ = [

@@ -3,14 +3,15 @@ chosen_plans() for four jobs (capstone_plans.py).
 
     jobs      GPT-3 (dense) and Qwen3-235B (a mixture), on 256 H100, 8 in an NVLink domain, and on
               256 GB200, 64 in one
-    estimate  memory, seconds and MFU of plans that the check brings, dense and mixtures, by the
-              student's formulas: within 15, 20 and 10 % of the cost model's, and seconds within 20
-              % of three published runs. It may ask the model nothing: a planner is no answer here
-    costs     the two largest of five, for 17 of these plans, by the cost model's parts of a step;
-              one that takes at most 3 % of the step less than another may stand in its place
+    estimate  memory, seconds and MFU of given plans by the student's formulas. Memory has to be
+              within 15 % and seconds within 20 % of the cost model's, and MFU within 10 % of the
+              one that follows from these seconds. For three published runs the seconds have to be
+              within 20 % of what was measured. Answers must not call the cost model
+    costs     the two largest of five costs, for 17 of these plans, by the cost model's parts of a
+              step; a cost may replace another that is larger by at most 3 % of the step
 
-What is near enough is shown as the cost model has it. Memory and seconds are those of `lib.cost`,
-with a stack that was fitted on published runs of such a model: dense, or this very mixture.
+An estimate that is near enough is shown as the expected value. Memory and seconds are those of
+`lib.cost`, with a stack that was fitted on published runs: of dense models, or of this mixture.
 """
 
 from lib.calibration import predict
@@ -45,13 +46,13 @@ TIE = 0.03  # of a step
 ASKED, RUN = here(*(words(*one) for one in CASES)), here(*(words(*one) for one in MEASURED))
 ALL_JOBS = JOBS | RUNS
 PLAN_OF = dict(zip((*ASKED, *RUN), (*CASES, *MEASURED), strict=True))
-# Main costs are not asked of two, in which messages, by hand several times the cost model's
-# seconds, would decide.
+# Main costs are not asked for two plans in which messages decide, because by hand these take
+# several times as long as in the cost model.
 CLEAR = tuple(case for i, case in enumerate(ASKED) if i not in (0, 16))
 
 
 def _asked(make, case, show, expected):
-    """What the answer returns; that it is something is shown."""
+    """Call the answer, show whether it returned None, and return what it returned."""
     job, plan = PLAN_OF[case]
     model, gpu, reached, _ = ALL_JOBS[job]
     out = show.run(make, model, plan, gpu, reached)
@@ -84,7 +85,7 @@ def estimate(make, case, show):
 
 
 def _show_near(show, name, got, want, whose="what the cost model says") -> bool:
-    """Shows what is expected if it is near enough, and tells whether it is."""
+    """Show `want` if `got` is near enough, else `got`. Returns whether it is near enough."""
     near = abs(got / want - 1) <= WITHIN[name]
     told = f"Expected is {whose}, and {WITHIN[name]:.0%} is near enough."
     show(name, want if near else got, beside=told)
@@ -110,7 +111,8 @@ def main_costs(make, case, show):
 
 
 def _only(*names, plans):
-    """Is one of these numbers wrong in plans of one sort alone? plans(plan, gpu)"""
+    """A predicate: one of these numbers is wrong, and only in plans of one kind. plans(plan, gpu):
+    is the plan of this kind?"""
     of_sort = lambda job, plan: plans(plan, ALL_JOBS[job].gpu)
     those = tuple(case.name for case, one in PLAN_OF.items() if of_sort(*one))
     off = lambda p: [case for case, _ in p.fact("narrower")[2]]

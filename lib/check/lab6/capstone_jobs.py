@@ -24,8 +24,8 @@ class Job(NamedTuple):
 
     model: Model
     gpu: GPU
-    # share of its peak that a GPU's work reaches, without what is sent and waited for; fitted on
-    # the cost model, over CASES
+    # the share of its peak that a GPU reaches while it computes, not counting communication and
+    # waiting; fitted to the cost model over CASES
     reached: float
     stack: Stack  # of the cost model
 
@@ -66,7 +66,7 @@ CASES = (
 
 
 def _published(what, source, row, metric):
-    """The value of a published row."""
+    """The value in one row of a table of published runs."""
     asked = source, row, metric
     (found,) = (
         each for each in table(what) if (each["source"], each["row"], each["metric"]) == asked
@@ -76,7 +76,7 @@ def _published(what, source, row, metric):
 
 _LONG = replace(_MIXTURE, seq=4096)
 _TOKENS_PER_S = "qwen3-235b-a22b-GB200-256-BF16-gbs8192", "tokens_per_s_per_gpu"
-# {job: the same as JOBS, of models and plans that were really run}, and how long a step took
+# published runs: {job: as in JOBS}, their plans, and how many seconds a step took
 RUNS = {
     "dense, H100, published": JOBS["dense, H100"],
     "mixture, H100, published": JOBS["mixture, H100"]._replace(model=_LONG),
@@ -107,7 +107,7 @@ def truth(job, plan):
     return of_memory.peak_bytes(model, plan, stack), sum(seconds.values())
 
 
-# the cost model's other components are computing
+# the cost model's other components count as computing
 PART = {"tensor": "tensor messages", "expert": "expert messages", "sharding": "data messages"}
 PART |= dict.fromkeys(("bubble", "message"), "pipeline bubble")
 

@@ -1,7 +1,7 @@
-"""Lab 6, section 5, the capstone: chosen_plans(), one for each of four jobs, that can be laid out,
-fits, and takes at most 1.1 times as long as the best with ZeRO-1.
+"""Lab 6, section 5, the capstone: chosen_plans(), for each of four jobs a plan that can be laid
+out, fits, and takes at most 1.1 times as long as the best plan with ZeRO-1.
 
-Any plan will do that is as good. A Problem's fact `why` says what is wrong with one.
+Any plan with these properties is right. A Problem's fact `why` says what is wrong with a plan.
 """
 
 import functools
@@ -23,7 +23,7 @@ LONGER = 1.1
 DEGREES = ("global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "v")
 CHOICES = {"zero": (1,), "recompute": RECOMPUTE, "schedule": SCHEDULES, "precision": ("bf16",)}
 FIELDS = (*DEGREES, *CHOICES)
-_CALLED = []  # whoever searches for plans would take several times as long under `noting_calls`
+_CALLED = []  # an answer that searches for plans would be several times slower in `noting_calls`
 
 
 # exercise: lab6.chosen_plans
@@ -51,7 +51,7 @@ def _measure(fn):
 
 
 def _judge(judged):
-    """As a claim's judge: judged(job, plan) -> Problem or None, job by job."""
+    """A claim's judge, which calls judged(job, plan) -> Problem or None for every job."""
 
     @without_ranks
     def judge(seen):
@@ -79,7 +79,7 @@ def _can_be_laid_out(job, plan):
     model, stages = JOBS[job].model, plan.pp * plan.v
     layers, degrees = slots(model.layers, plan.pp), f"pp {plan.pp} x v {plan.v} = {stages}"
     gpus = f"tp {plan.tp} x pp {plan.pp} x dp {plan.dp} x cp {plan.cp} = {plan.gpus}"
-    rules = (  # (is broken, why, in words), in the order in which they are easily seen
+    rules = (  # (whether it is broken, why, in words), the most obvious first
         (plan.gpus != GPUS, "other GPUs", f"{gpus} GPUs; the job has {GPUS}"),
         (plan.global_batch != BATCH, "another batch",
          f"{plan.global_batch} sequences in a step; the job has {BATCH}"),
@@ -111,7 +111,7 @@ def _fits(job, plan):
 
 @functools.cache
 def best(job):
-    """The fastest Choice that fits, of those with ZeRO-1."""
+    """The fastest Choice with ZeRO-1 that fits."""
     model, device, _, stack = JOBS[job]
     return search.search(model, device, GPUS, BATCH, stack, fixed={"zero": 1})[0]
 

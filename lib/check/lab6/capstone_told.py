@@ -17,13 +17,14 @@ ASKED = Plan(BATCH, 2, tp=8, pp=4, dp=8, v=12, zero=1, sequence_parallel=True)
 
 
 def mfu_of(model, plan, gpu, seconds):
-    """MFU from 0 to 1 of a step that takes so long, without attention's scores."""
+    """The MFU, from 0 to 1, of a step that takes this many seconds, without the FLOPs of attention
+    scores."""
     tokens = plan.global_batch * model.seq
     return 6 * model.active_parameters * tokens / (plan.gpus * gpu.bf16 * seconds)
 
 
 def print_jobs():
-    """The four jobs, and the published runs with their MFU."""
+    """Print the four jobs, and the published runs with their MFU."""
     for job, (model, _, reached, _) in JOBS.items():
         in_experts = model.experts * model.expert_parameters * model.layers
         each = (n / 1e9 for n in (model.parameters, in_experts, model.active_parameters))
@@ -54,8 +55,8 @@ def print_published(estimate, plans):
 
 
 def print_plans(estimate, main_costs, plans):
-    """Each plan of `plans` by the student's functions and by the cost model, and the best plan
-    that the model knows. Returns {job: Plan}, the best ones."""
+    """Print each plan of `plans` by the student's functions and by the cost model, then the best
+    plan that the cost model finds. Returns {job: the best Plan}."""
     best = {}
     for job, (model, device, reached, stack) in JOBS.items():
         plan, choice = plans[job], search(model, device, GPUS, BATCH, stack)[0]

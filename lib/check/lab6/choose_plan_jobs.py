@@ -1,13 +1,13 @@
-"""The jobs for which choose_plan is asked: a cluster, a model's layers and heads, and what a plan
-needs and takes.
+"""The jobs for which choose_plan is called: a cluster, a model's layers and heads, and functions
+for the memory and the seconds of a plan.
 
     seconds  10 + 3 |log2 tp/tp'| + 2 |log2 pp/pp'| + |log2 b/b'|  tp' pp' b' would be fastest
     memory   state (4 + 12/d) / (16 tp pp) + kept b / t            d = dp with ZeRO-1, else 1
                                                                    t = tp with sequence
                                                                        parallelism, else 1
 
-Most plans that would be fastest are not allowed, or do not fit: each is what somebody chooses who
-forgets a rule. The last job is a real one, of Llama 2 70B on 64 A100, its costs those of
+In most jobs the plan that would be fastest is not allowed or does not fit, so an answer that
+forgets a rule chooses it. The last job is a real one, Llama 2 70B on 64 A100, with the costs of
 lib/cost/by_hand.py.
 """
 
@@ -22,7 +22,7 @@ from lib.cost.plan import Plan
 from lib.cost.shapes import load
 
 GB = 1e9
-# what is asked of a model, and of a GPU: its bytes, and how many share a node
+# what choose_plan needs to know of a model, and of a GPU: its bytes, and how many share a node
 Model, Device = namedtuple("Model", "layers heads"), namedtuple("Device", "memory per_node")
 
 
@@ -42,8 +42,8 @@ class Job(NamedTuple):
 
 
 def _seconds(tp, pp, b):
-    """seconds(plan) by which this plan would be fastest. Above b is a little worse than below: no
-    two plans tie."""
+    """A function seconds(plan) for which this plan would be fastest. A micro-batch above b is a
+    little worse than one below it, so that no two plans tie."""
 
     def seconds(plan):
         more = log2(plan.micro_batch / b)
@@ -54,8 +54,8 @@ def _seconds(tp, pp, b):
 
 
 def _memory(state, kept):
-    """memory(plan): of the model's `state` bytes, and `kept` bytes for each row of
-    a micro-batch."""
+    """A function memory(plan) of a model with `state` bytes of state that keeps `kept` bytes for
+    each row of a micro-batch."""
 
     def memory(plan):
         d, t = plan.dp if plan.zero == 1 else 1, plan.tp if plan.sequence_parallel else 1
@@ -83,14 +83,15 @@ def _real(name, device, gpus, batch):
 
 
 EDGE = _memory(100 * GB, 4 * GB)(Plan(64, 4, tp=4, pp=2, dp=2, zero=1, sequence_parallel=True))
+# the comments are about the plan that would be fastest
 JOBS = [
     _job(12, 12, 6, 36, 72, (3, 12, 2)),  # it is allowed, and fits
     _job(12, 8, 4, 12, 36, (2, 2, 12)),  # dp is 3, and b 12
-    _job(32, 12, 4, 24, 24, (3, 2, 1)),  # tp = 3 divides the heads, and not the node
+    _job(32, 12, 4, 24, 24, (3, 2, 1)),  # tp = 3 divides the heads, but not the node
     _job(16, 10, 8, 16, 32, (4, 2, 2)),  # tp = 4 does not divide the heads
     _job(10, 8, 8, 16, 32, (2, 4, 2)),  # pp = 4 does not divide the layers
     _job(12, 12, 4, 12, 20, (1, 4, 5)),  # dp = 3 does not divide the batch
-    _job(8, 8, 8, 8, 20, (2, 1, 2)),  # dp = 4 does, but dp b = 8 does not
+    _job(8, 8, 8, 8, 20, (2, 1, 2)),  # dp = 4 divides the batch, but dp b = 8 does not
     _job(4, 4, 8, 1, 1, (1, 1, 1)),  # there is one plan
     _job(24, 16, 8, 16, 64, (1, 1, 8), 400 * GB, 2 * GB, 60 * GB),  # it does not fit
     _job(24, 16, 8, 16, 64, (4, 2, 4), 100 * GB, 4 * GB, EDGE),  # it fits to the last byte
@@ -99,17 +100,17 @@ JOBS = [
 
 
 def _equally_fast(memory):
-    """As fast whatever the degrees are."""
+    """A job in which the seconds of a plan depend on its micro-batch only, not on its degrees."""
     seconds = lambda plan: 5 + log2(plan.micro_batch)
     return Job(Model(8, 8), Device(1000 * GB, 8), 8, 16, memory, seconds)
 
 
 TIES = [
     _equally_fast(lambda plan: GB * (1 + abs(log2(plan.tp / 2)) + abs(log2(plan.pp / 2)))),
-    _equally_fast(_memory(100 * GB, 0)),  # tp pp = 8 is best, in four ways that need the same
+    _equally_fast(_memory(100 * GB, 0)),  # tp pp = 8 is best, and four plans have it
 ]
 REFUSED = [
     _job(12, 12, 4, 24, 48, (2, 3, 2), room=0.01 * GB),
-    # 7 data ranks do not divide the batch, and nothing else divides 7
+    # dp = 7 does not divide the batch, and no other axis can have 7 ranks
     _job(12, 8, 8, 7, 12, (1, 1, 1)),
 ]

@@ -1,11 +1,10 @@
-"""Lab 6, section 2, the hunt: findings(), what is wrong with which of ten jobs, drawn by the seed
-that it returns.
+"""Lab 6, section 2, the hunt: findings(), which says what is wrong with each of ten jobs. The jobs
+are drawn with the seed that it returns.
 
-right   a Finding with mistake, axis, step and evidence as drawn, or HEALTHY;
-        anything less counts nothing
-points  for mistakes that are found, four, six, all eight; last for the two healthy jobs, which
-        anyone may guess
-wrong   the job is run again, and what it leaves behind is asked for what speaks against the finding
+right   a Finding whose mistake, axis, step and evidence are all as drawn, or HEALTHY
+points  for four, six and all eight mistakes; the two healthy jobs come last, because they can be
+        guessed
+wrong   the job is run again, and the verdict says what in its Evidence contradicts the finding
 
 A Problem's fact `why` is the name of its hint.
 """
@@ -27,7 +26,7 @@ FIELDS = {
     "mistake": tuple(MISTAKES), "axis": ("pp", "dp", "ep", "tp"), "step": range(STEPS),
     "evidence": KINDS,
 }  # fmt: skip
-SHOWS_IN = {  # where a mistake may show first; all others in a gradient
+SHOWS_IN = {  # where these mistakes may show first; all others do in a gradient
     "one dropout seed": ("activation",),
     "the same data": ("input",),
     "local tokens": ("loss", "gradient"),
@@ -38,7 +37,7 @@ CHANGES = {
     "LayerNorm not summed": "replicated",
     "experts averaged over dp": "experts",
 }
-FEW = 2  # of ten: with as many that fit, the seed is the right one
+FEW = 2  # if at least so many of ten jobs are right, the seed must be, too
 
 
 def _problem(why, text):
@@ -53,8 +52,8 @@ def _measure(fn):
 
 
 def read(got):
-    """(seed, {number: Finding or HEALTHY}) of what an answer returned; the Problem if that
-    has another form."""
+    """Turn what an answer returned into (seed, {number: Finding or HEALTHY}). Returns a Problem if
+    it has another form."""
     if got is None:
         return _problem("nothing returned", f"expected {FORM}, got None")
     good = isinstance(got, tuple | list) and len(got) == 2 and isinstance(got[1], dict)
@@ -72,7 +71,7 @@ def read(got):
 
 
 def _odd(finding) -> str:
-    """What is no finding, in words; "" where it is one."""
+    """A sentence that says why this is not a finding, or ""."""
     if isinstance(finding, str) and finding == HEALTHY:
         return ""
     if not isinstance(finding, tuple | list) or len(finding) != len(FIELDS):
@@ -87,15 +86,15 @@ def _odd(finding) -> str:
 
 
 def right_ones(seed, said):
-    """(the numbers of mistakes that are found, of healthy jobs that are called so), of {number:
-    Finding or HEALTHY}."""
+    """Returns two lists of job numbers: those whose mistake is found, and the healthy ones that are
+    called healthy. said: {number: Finding or HEALTHY}."""
     truth = {number: each for number, (_, _, each) in enumerate(drawn(seed))}
     right = [number for number, each in truth.items() if said[number] == each]
     return [n for n in right if truth[n] != HEALTHY], [n for n in right if truth[n] == HEALTHY]
 
 
 def _found(most):
-    """A judge: so many mistakes are found, or else both healthy jobs as well (None)."""
+    """A judge: at least `most` mistakes are found or, if it is None, all ten jobs are right."""
 
     @without_ranks
     def judge(got):
@@ -119,7 +118,7 @@ def _found(most):
 
 
 def against(finding, e) -> tuple[str, str]:
-    """What speaks against a wrong finding in the Evidence of its job: a hint's name, and words."""
+    """What in the Evidence of its job contradicts a wrong finding: (a hint's name, in words)."""
     places = [(step, kind) for step in range(e.steps) for kind in KINDS]
     off = {
         (step, kind): [what for k, what in e.quantities if k == kind and any(e.off(step, k, what))]
@@ -147,7 +146,8 @@ def against(finding, e) -> tuple[str, str]:
 
 
 def _of_gradients(mistake, off, step, e):
-    """The same, if another mistake changes such gradients. off: the sets that are off."""
+    """The same for a finding in gradients, or None if they could come from its mistake. off: the
+    sets of gradients that are off."""
     sets, there = CHANGES.get(mistake), [what for kind, what in e.quantities if kind == "gradient"]
     if sets and off != [sets]:
         text = f"this mistake changes the {sets} gradients alone; here {', '.join(off)} are off"

@@ -1,12 +1,12 @@
-"""Lab 6, section 9, bonus: job_mtbf, lost_share and best_interval, what failures cost a job, and
-how often to save.
+"""Lab 6, section 9, bonus: job_mtbf, lost_share and best_interval, which say what failures cost a
+job, and how often to save.
 
-    job_mtbf       seconds between two failures of a job,
-                   by what another one of another size has counted
-    lost_share     within 3 % of the lost share of 10,000 failures that are simulated
-    best_interval  within 2 % of the interval with which least is lost
+    job_mtbf       seconds between two failures of a job, from the failures that were counted in a
+                   job of another size
+    lost_share     within 3 % of the share that is lost in a simulation of 10,000 failures
+    best_interval  within 2 % of the interval that loses least
 
-Any formula will do, or a search, that comes as near.
+Any formula or search that comes this near is right.
 """
 
 from functools import cache
@@ -25,7 +25,7 @@ COUNTED = [(*LLAMA_3, gpus) for gpus in (LLAMA_3.gpus, 100_000, 8)] + [
     (30, 12, 512, 1024),
     (0.5, 6, 100, 10),
 ]
-SHORT = [  # interval, save, restart, mtbf: all three short against it
+SHORT = [  # interval, save, restart, mtbf: the first three are short compared with mtbf
     (90, 2, 40, 11_135), (200, 4, 0, 50_000), (60, 0, 30, 8_000), (300, 4, 100, 40_000),
     (120, 1, 10, 20_000),
 ]  # fmt: skip
@@ -47,7 +47,8 @@ IN_WORDS = {
 
 
 def _measure(reference, settings, show_number):
-    """Of a function that returns one number, which show_number(show, setting, number) shows."""
+    """The measure of a function that returns one number. show_number(show, setting, number) shows
+    it."""
     cases = here(*(IN_WORDS[reference].format(*setting) for setting in settings))
     setting_of = dict(zip(cases, settings, strict=True))
 
@@ -58,14 +59,15 @@ def _measure(reference, settings, show_number):
 
     return SideBySide(
         script, reference, cases, (goodput.__file__,), groups=None, excused=NO_TENSORS,
-        together=cases[-2:],  # the quickest, where an answer searches
+        together=cases[-2:],  # the quickest ones if an answer searches
     )  # fmt: skip
 
 
 @cache
 def _simulated(setting):
-    """The lost share of 10,000 failures. The reference's run, which comes first, asks for it, so
-    an answer's never does, in which it would count as a call of lib."""
+    """The share that is lost in a simulation of 10,000 failures. It is cached when the reference
+    runs, which is first, because during an answer's run it would count as the answer's call of
+    lib."""
     return float(goodput.simulated(*setting)[0])
 
 
@@ -78,7 +80,7 @@ def _show_share(show, setting, share):
 
 
 def _exercise(measure, *rows):
-    """rows: (name of a claim, points, says, what it is about ...)"""
+    """rows: the claims, as `shown.claims` takes them."""
     name = measure.reference.__name__
     return measure.exercise(
         *rows,

@@ -1,15 +1,14 @@
 """Lab 6, section 2: HybridByHand, a class that trains a GPT on a mesh, on 2 and on 8 ranks.
 
-    step     0                            1
-    clipped  with a pipeline: to 0.5 |g|
-             without: to 2 |g|, so not
-    shows    loss, norm                   the update: who scaled what is short,
-                                          who did not scale what is long,
-                                          who kept gradients, copies that part
+    step 0    shows the loss and the norm of the gradient g. With a pipeline, g is clipped to
+              0.5 |g|. Without one the limit is 2 |g|, so it is not clipped
+    step 1    shows the update of step 0: whether g was scaled although it is short, or not scaled
+              although it is long, whether gradients were kept, and whether the copies of a
+              parameter differ
 
-Losses and norms, the same as lib's to 12 digits on every rank, are all that is looked at: every
-parameter that an update has got wrong is in the next loss. What step 0 sends is compared with
-lib.cost.volume, axis by axis.
+The updated parameters are judged by losses and norms alone, which have to agree with lib's to 12
+digits on every rank, because a parameter that an update got wrong changes the next loss. What step
+0 sends is compared with lib.cost.volume, axis by axis.
 """
 
 import functools
@@ -32,13 +31,13 @@ from lib.cost.volume import step_volume
 from lib.hybrid import by_hand, local_batch, train
 from lib.hybrid.mesh import axes_of, sent_along
 
-# No axis has more than 2 ranks, so an all-reduce is 2 n elements, whatever the algorithm.
+# No axis has more than 2 ranks, so an all-reduce sends 2 n elements, whatever the algorithm.
 ALL_AXES = mesh_case(2, 2, 2, on_a_mesh.TURNED)
 CASES = (mesh_case(2, 1, 1), mesh_case(1, 2, 1), mesh_case(1, 1, 2), ALL_AXES)
 WORLDS = (2, 8)
 ROWS, STEPS, RATE = 6, 2, 0.5
-CLIPPED, SHORT = 0.5, 2  # the most that a gradient of step 0 may be long, in its own lengths
-FEW = 8  # values on each rank beside the formula's: the loss, the norm, in whatever way
+CLIPPED, SHORT = 0.5, 2  # max_norm, in units of the norm of step 0's gradient
+FEW = 8  # values per rank beyond the formula's: the loss and the norm, however they are sent
 USED, ENDS = "calls of average and norm_of", "the group of the ends"
 OF_OTHER_LABS = (
     "links.connect", "stage.__init__", "stage.execute", "stage.run",
@@ -50,14 +49,14 @@ OF_OTHER_LABS = (
 
 @functools.cache
 def norm_of_step_0():
-    """|g|, in one process."""
+    """The norm of step 0's gradient, in a single process."""
     model = on_a_mesh.small_gpt()
     model.loss(*batch_of(ROWS)).backward()
     return torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf")).item()
 
 
 def rows_of_microbatch(case):
-    """Of 3 or 6 rows on a rank: the last micro-batch has fewer."""
+    """2 of the 3 rows on a rank, or 4 of 6, so that the last micro-batch has fewer rows."""
     return 2 if case.sizes["dp"] == 2 else 4
 
 
@@ -80,7 +79,7 @@ def script(make, case, place, show):
         return hybrid.norm_over_mesh(*args, **named)
 
     batches = [[local_batch(x, mesh) for x in batch_of(ROWS, step)] for step in range(STEPS)]
-    # Step 1 shows what has become of the update, of clipped gradients and of short ones.
+    # Step 1 shows the update with clipped gradients, and with gradients that are short enough.
     max_norm = norm_of_step_0() * (SHORT if case.sizes["pp"] == 1 else CLIPPED)
     given = on_a_mesh.small_gpt(), mesh, batches[0][0], rows_of_microbatch(case), make_optimizer
     with show.during("making it", section=True) as run:
@@ -106,7 +105,7 @@ def script(make, case, place, show):
 
 
 def one_number(out):
-    """A tensor () of it; what is no number as it is."""
+    """A number as a float64 tensor (); anything else is returned unchanged."""
     if torch.is_tensor(out) and out.numel() == 1:
         return out.detach().double().reshape(())
     return torch.tensor(float(out), dtype=torch.float64) if is_number(out) else out
@@ -126,7 +125,8 @@ def section(run, case, method):
 
 
 def over_its_axes(runs):
-    """A judge: the elements of step 0 along each axis. facts: more."""
+    """A judge: step 0 sends the expected number of elements along each axis. The fact `more` tells
+    whether it sends too many."""
     for run, case, _ in seen(runs, MEASURE.of_world):
         sent, few = Counter(), FEW * case.world_size
         for method in ("backward", "clip", "step"):
@@ -145,7 +145,7 @@ def over_its_axes(runs):
 
 
 def in_micro_batches(runs):
-    """A judge: on pp=2 what one micro-batch sends on is b rows, not more and not less."""
+    """A judge: on pp=2 the largest message between stages has the b rows of one micro-batch."""
     for run, case, _ in seen(runs, MEASURE.of_world):
         if case.sizes["pp"] > 1:
             sends = (e for e in section(run, case, "backward") if e.op == "send")

@@ -2,8 +2,8 @@
 a mesh by hand.
 
     small  3 axes of 2, unequal sizes, a size of 1, one rank,    every rank, all sets of axes
-           names in names, 1 to 5 axes
-    large  64 x 6 x 8 = 3,072 ranks, Megatron's                  some ranks, one axis
+           axis names that contain other names, 1 to 5 axes
+    large  64 x 6 x 8 = 3,072 ranks, a mesh of Megatron's        some ranks, one axis
 """
 
 from itertools import chain, combinations, islice, product
@@ -20,7 +20,7 @@ from lib.hybrid import mesh
 LARGE = {"pp": 64, "dp": 6, "tp": 8}
 MESHES = [
     {"pp": 2, "dp": 2, "tp": 2},
-    {"pp": 3, "dp": 2, "tp": 4},  # the same axes: nothing may be kept by rank alone
+    {"pp": 3, "dp": 2, "tp": 4},  # the same axes again: a result cached by rank alone is wrong
     {"pp": 2, "tp": 4},
     {"tp": 2, "pp": 4, "dp": 3},
     {"pp": 2, "cp": 1, "tp": 5},
@@ -37,12 +37,12 @@ SAYS = "1 to 5 axes, any sizes; 64 x 6 x 8"
 
 
 def _some(ranks, sizes):
-    """All of them on a small mesh, and every 37th of the large one, with the last."""
+    """All ranks of a small mesh; every 37th rank of the large one, the last among them."""
     return islice(ranks, 0, None, 37 if sizes == LARGE else 1)
 
 
 def _sets(sizes):
-    """All sets of 1, 2, ... axes; every other one of them backwards."""
+    """All sets of 1, 2, ... axes, every other one in reverse order."""
     if sizes == LARGE:
         return [["dp"]]
     found = chain.from_iterable(combinations(sizes, count + 1) for count in range(len(sizes)))
@@ -55,7 +55,7 @@ def _is_whole(number):
 
 
 def _is(show, name, ok, out):
-    """Show whether what was returned is such a thing. None is nothing, whatever it should be."""
+    """Show whether what was returned has the form that `name` describes. Returns `ok`."""
     show(name, "" if ok else f"got {cut(out, 60)}, expected {name}")
     return ok
 
@@ -108,7 +108,7 @@ def groups_along(make, case, show):
 
 
 def _exercise(script, reference, *rows):
-    """rows: those of its claims."""
+    """rows: the claims, as `shown.claims` takes them."""
     measure = SideBySide(
         script, reference, CASES, groups=None,
         excused=dict.fromkeys(("strided", "float32", "bfloat16"), "numbers are given")

@@ -1,5 +1,5 @@
-"""Lab 6, section 4, bonus: what a plan costs. plan_memory(model, plan), plan_bubble(plan),
-plan_messages(model, plan)."""
+"""Lab 6, section 4, bonus: plan_memory(model, plan), plan_bubble(plan) and
+plan_messages(model, plan), which say what a plan costs."""
 
 from lib.check.causes import hints
 from lib.check.exercise import Bundle
@@ -25,7 +25,7 @@ def _words(model, plan):
     return f"{model.name}, {degrees}, m {plan.micro_batches}, ZeRO {plan.zero}"
 
 
-JOBS = {  # which claim of plan_memory's, and the model and the plan
+JOBS = {  # a claim of plan_memory -> models and plans
     "one stage": [
         (GPT2, _plan(8, 2, 1, 1, 1)), (GPT3, _plan(64, 1, 8, 1, 2)), (GPT2, _plan(8, 1, 4, 1, 1)),
     ],
@@ -79,7 +79,7 @@ def messages(make, case, show):
 
 
 def _exercise(script, reference, *rows):
-    """rows: those of its claims."""
+    """rows: the claims, as `shown.claims` takes them."""
     measure = SideBySide(script, reference, ALL, groups=None, excused=NO_TENSORS)
     name, leaves_out = reference.__name__, LEAVES_OUT | {"returned": "a number"}
     return measure.exercise(

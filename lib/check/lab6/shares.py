@@ -1,8 +1,9 @@
-"""Lab 6, section 8: shares(B, speeds, most), rows of a batch for ranks of unequal speed.
+"""Lab 6, section 8: shares(B, speeds, most), which divides the rows of a batch among ranks of
+unequal speed.
 
     10 rows, 3 2 1 rows per second   [4, 3, 3]  3 s  [6, 3, 1]  2 s: of all 66 splits none is faster
 
-Right is what is as fast as lib's, which is the best of all splits, whichever of several it is.
+A split is right if it is as fast as lib's, which is the fastest of all. There may be several.
 """
 
 from itertools import combinations
@@ -18,7 +19,7 @@ JOBS = [  # B, speeds, most
     (10, (3, 2, 1), None),
     (10, (1, 1, 1, 1), None),
     (12, (1, 4, 2, 1), None),
-    # By the largest remainder rank 1 gets a row, for which it takes longer than rank 0 for all 6.
+    # The largest remainder would give rank 1 a row, which takes longer than all 6 rows on rank 0.
     (6, (10, 1), None),
     (3, (1000, 1), None),
     (9, (0.5, 1.5, 2.5), None),

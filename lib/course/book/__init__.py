@@ -39,7 +39,8 @@ HERE = Path(__file__).parent
 
 
 def make(root: Path, out: Path) -> int:
-    """Build the book of root's solutions anew in `out`. Returns the number of its pages.
+    """Build the book of root's solutions in `out`, in place of an older one there. Returns the
+    number of its pages.
 
     Raises CourseError if Sphinx is not installed, or gives a warning.
     """

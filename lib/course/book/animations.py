@@ -1,16 +1,16 @@
 """Draws six recorded runs (runs.json), frame by frame as SVG, so that they can be replayed.
 
-    ring_all_reduce        chunks are sent round a ring of four ranks; in each, how many ranks'
-                           values are summed
+    ring_all_reduce        chunks are sent round a ring of four ranks; each chunk shows how many
+                           ranks' values it is the sum of
     broadcast_tree         one rank's tensor reaches eight ranks in three rounds
     deadlock               two orders of send and receive: with one of them both ranks wait forever
     one_f_one_b_and_zb_h1  two schedules on one clock, as four ranks ran them
-    gather_and_free        which rank has which part of which unit in a step of ZeRO-3,
+    gather_and_free        which shards of which unit each rank has in a step of ZeRO-3,
                            event by event
     tokens_to_experts      routed tokens are sent to the ranks that have their experts, and back
 
 Each function returns its frames, [(SVG, alt text), ...]. The replay starts with the first one. A
-reader without scripts sees only the last one, which therefore shows the result.
+browser without scripts shows only the last one, which is therefore the result.
 """
 
 import base64

@@ -42,8 +42,8 @@ GLOSSARY = re.compile(r"^\| English \|.*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)
 def page(
     solution: NotebookNode, animated: dict[str, tuple[str, str]] | None = None
 ) -> NotebookNode:
-    """The notebook that becomes a lab's pages. Raises CourseError for what would stop the build of
-    the lab.
+    """The notebook that becomes a lab's pages. Raises CourseError if the lab itself could not be
+    built.
 
     animated: {cell id: (name, alt text) of the animated figure below that cell}.
     """
@@ -100,8 +100,8 @@ def _with_slots(outputs: list[NotebookNode], source: str, names: list[str]) -> l
 
 
 def _without_guesses(outputs: list[NotebookNode], names: list[str]) -> list[NotebookNode]:
-    """The outputs with ‹name› where the run printed, after "you", what the notebook has in place of
-    a guess."""
+    """The outputs with ‹name› in place of what the run printed after "you", which only stands for a
+    guess that was not made."""
     if not names:
         return outputs
     outputs, slots = copy.deepcopy(outputs), itertools.cycle(f"‹{name}›" for name in names)
@@ -136,8 +136,8 @@ def _text(source: str, shown: bool) -> str:
     """The source of a text cell, in which the answer to a Predict is marked, and formulas in folded
     parts are MathML.
 
-    shown: True if the cell below shows what is right. A Predict without an answer then gets a mark,
-    and so does a text that refers to an earlier prediction.
+    shown: True if the cell below shows the right answer. A Predict without an answer then gets a
+    mark, and so does a text that refers to an earlier prediction.
     """
     if "**Predict" in source:
         if shown and ANSWER not in source:

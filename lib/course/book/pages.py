@@ -26,7 +26,7 @@ def setup(app):
 def _formula(written):
     def visit(writer, node):
         writer.body.append(written(node.astext()))
-        raise nodes.SkipNode  # what is inside has been written
+        raise nodes.SkipNode  # the formula has been written already
 
     return visit
 

@@ -1,9 +1,9 @@
-"""A student's own copies of the labs, labs/mine/*.ipynb, behind `make lab` and `make merge`; and
-`make setup`.
+"""What `make lab` and `make merge` run, which handle a student's own copies of the labs
+(labs/mine/*.ipynb), and what `make setup` runs.
 
 install.py               makes the environment, and chooses the build of PyTorch
 mine.py                  makes a copy, opens it in JupyterLab, merges it with a new edition
-carry.py answers.py      what the student wrote, found and put into the new edition
+carry.py answers.py      finds what the student wrote, and puts it into the new edition
 edition.py notebook.py   which edition a notebook is; notebooks as data
 """
 

@@ -1,4 +1,4 @@
-"""Loads lib's own versions of what the labs ask you to write, which are compiled. You get their
+"""Loads lib's own versions of what the labs ask you to write. They are compiled; you get their
 source when the lab is over.
 
 Later labs, later cells and lib itself need working collectives, schedules and optimizers before you
@@ -43,8 +43,8 @@ def _codes():
 
 
 def _placed(code):
-    """`code` and its inner functions with file names of this machine, by which the ledger tells
-    lib's code from yours."""
+    """`code` and its inner functions, with the file names of this machine. The ledger needs these
+    to tell lib's code from yours."""
     inner = tuple(
         _placed(const) if isinstance(const, types.CodeType) else const for const in code.co_consts
     )
