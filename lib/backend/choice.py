@@ -50,7 +50,8 @@ def choose(backend: str, nproc: int, gpus: int | None = None) -> Choice:
     """The backend for `nproc` ranks on this machine. backend: one of NAMES. gpus: how many GPUs
     work (None: find out, which tries each of them once per process).
 
-    Raises ValueError for an unknown name, and RuntimeError if the GPUs are too few for `nproc`.
+    Raises ValueError for an unknown name, and RuntimeError if "nccl" or "nccl-shared" has too few
+    GPUs for `nproc`.
     """
     if backend not in NAMES:
         raise ValueError(f"backend={backend!r} is not one of {', '.join(map(repr, NAMES))}")
@@ -198,7 +199,7 @@ def synchronize_stream() -> None:
     other streams that it waits for. On the CPU there is nothing to wait for.
 
     Call it, for example, before the host sleeps in order to imitate work of its GPU, because under
-    NCCL `wait()` lets only the stream wait. In contrast to `synchronize`, it does not wait for a
+    NCCL `wait()` blocks only the stream. In contrast to `synchronize`, it does not wait for a
     receive that the program has not waited for yet, and that may depend on what this rank does
     next.
     """

@@ -160,8 +160,9 @@ class Bundle:
 
 @dataclass
 class Outcome:
-    """How a check ended. hint: the name of the hint that was given, or None. parts: the Outcomes of
-    a Bundle's parts. told: what `lines` says, in parts, for the card."""
+    """How a check ended. hint: the name of the hint that was given, None if there was none, or "not
+    written" if the function still raises NotImplementedError. parts: the Outcomes of a Bundle's
+    parts. told: the same verdict as `lines`, split into the items that the card shows."""
 
     points: int
     max_points: int

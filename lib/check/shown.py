@@ -185,7 +185,8 @@ def _among(pairs, name, case):
 def shown(measure, asks):
     """A judge: every value for which asks(name, case) holds agrees with lib's, on every rank.
 
-    An answer that raised fails here if some of these values had not been shown yet.
+    An answer that raised fails here if some of these values had not been shown yet, or if no
+    value of the case was left to show.
     """
 
     def judge(runs):

@@ -7,7 +7,8 @@ from lib.measuring import predictions
 
 def points(lab: int) -> None:
     """Print a line for each exercise of Lab `lab`, 0 to 6, and the sums. Bonus points are summed
-    separately. If the student has made predictions, a sentence says how many were good."""
+    separately. If the student has made predictions, a sentence says how many were good. Raises
+    ValueError if there is no such lab."""
     names = names_of(lab)
     if not names:
         raise ValueError(f"there is no Lab {lab!r}: give its number, as in check.points(0)")
@@ -38,8 +39,9 @@ def lab_of(name: str) -> int | None:
 def so_far(lab: int, after: str = "") -> tuple[int, int, str]:
     """Return (points so far without bonus, their maximum, the next exercise that has not passed).
 
-    The search for the next exercise begins behind `after` and continues at the beginning of the
-    lab. The result is "" if all exercises have passed. Bonus exercises are left out.
+    The search for the next exercise begins with the one that follows `after`, and continues from
+    the beginning of the lab. The name is "" if all exercises have passed. Bonus exercises are left
+    out.
     """
     names = names_of(lab)
     core = [name for name in names if not EXERCISES[name].bonus]

@@ -64,7 +64,8 @@ def case_of(p, cases):
 
 
 def members(p):
-    """The global ranks of the case in which the Problem was observed; () if it was in no case."""
+    """The global ranks of the case in which the Problem was observed; () if it belongs to no
+    case."""
     if "case" in p.facts:
         return p.facts["case"].members
     return failed(p).members if failed(p) and failed(p).case else ()

@@ -9,7 +9,7 @@ Here and in every collective, `to`, `frm`, `src` and `dst` are ranks *within* `g
 world_size-1 of that group). In the group of the global ranks (2, 5, 7), rank 1 is global rank 5.
 `group=None` is the whole world.
 
-Both sides of a message agree on dtype and number of elements; only the elements are sent.
+Both sides of a message must agree on dtype and number of elements; only the elements are sent.
 Messages from one rank to another arrive in the order they were sent. Tensors may be empty (an empty
 message is still a message), non-contiguous, or leaves that require grad; no gradient flows through
 a message.
@@ -72,7 +72,7 @@ def exchange(
 def post(
     sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], group: Group = None
 ) -> "Pending":
-    """Begin several sends and receives; returns a Pending whose `wait()` ends them all.
+    """Begin several sends and receives; returns a Pending whose `wait()` completes them all.
 
     Until then no sent tensor may be changed and no received one read. A send to oneself is a copy,
     made at once. Raises ValueError for a rank that `group` does not have, a tensor on a device that
@@ -173,7 +173,7 @@ def _begin_batch(inbound, outbound, group):
     """On NCCL, separate sends and receives can deadlock. One batch cannot deadlock if the other
     ranks' batches mirror it.
 
-    At the first message of two ranks NCCL connects them, and each needs the other to post the
+    At the first message between two ranks NCCL connects them, and each needs the other to post the
     counterpart: a receive for its send, and a send for its receive (NVIDIA/nccl issues 1279 and
     2130). Every exchange of lib is such a pair of batches.
     """

@@ -74,10 +74,10 @@ def ring_reduce_scatter(tensor: Tensor, group: Group = None, op: Op = dist.Reduc
 def ring_all_gather(chunk: Tensor, group: Group = None, out: Tensor | None = None) -> Tensor:
     """Gather every rank's chunk, in rank order, on every rank; returns the full tensor.
 
-    chunk: (rows, ...). out: (n, ...), where chunk r belongs at tensor_split(N)[r]; None: all chunks
-    have the same size, and the result is a new (N * rows, ...). Sends: N-1 rounds, one chunk each
-    to the right neighbour; (N-1)n elements over all ranks. Raises ValueError if the shape of
-    `chunk` is not that of this rank's chunk of `out`.
+    chunk: (rows, ...). out: (n, ...), where chunk r belongs at tensor_split(N)[r]. If it is None,
+    all chunks must have the same size, and a new tensor (N * rows, ...) is returned. Sends: N-1
+    rounds, one chunk each to the right neighbour; (N-1)n elements over all ranks. Raises ValueError
+    if the shape of `chunk` is not that of this rank's chunk of `out`.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     right, left = (rank + 1) % world_size, (rank - 1) % world_size

@@ -119,7 +119,8 @@ def measured_times(model, p, m, micro_batch=None):
 
 def published_rate(label, p, m, v, micro_batch=None):
     """(rate, low, high) of a row of tables 5 and 8, by its label, which begins with the model and
-    ends with the schedule. Raises ValueError.
+    ends with the schedule. Raises ValueError for a label that names no schedule, more than MOST
+    micro-batches, more stages than layers, or a model on p ranks whose times are not known.
 
     low, high: half a point to either side, which contains every published rate for m = 4p and
     above. With fewer micro-batches, ZB-2p can be as idle as ZB-H2.

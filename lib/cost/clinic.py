@@ -87,9 +87,9 @@ def choose_remedy(job: Job, usable: float = USABLE) -> Remedy | None:
     """The cheapest Remedy with which the peak of `job` is at most `usable` bytes per GPU; None if
     no remedy is enough.
 
-    A remedy without offload is cheaper than one with it. Among these, one without checkpointing is
-    cheaper; then the one with the larger micro-batch, out of job.micro_batch, half of it, a quarter
-    (rounded down) and so on to 1; then the one with the lower stage, out of 1, 2 and 3.
+    A remedy without offload is cheaper than one with it; among equals, one without checkpointing
+    is cheaper; then the one with the larger micro-batch, out of job.micro_batch, half of it, a
+    quarter (rounded down) and so on to 1; then the one with the lower stage, out of 1, 2 and 3.
     """
     for offload, checkpointing in product((False, True), repeat=2):
         micro_batch = job.micro_batch

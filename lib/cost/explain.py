@@ -35,8 +35,8 @@ WORDS = {
 
 
 def compare(best, other):
-    """Two (component, seconds): that in which `other` loses the most against `best`, and that in
-    which it saves the most (negative seconds).
+    """Two pairs (component, seconds): the component in which `other` loses the most time against
+    `best`, and the one in which it saves the most. A saving is negative.
 
     best, other: {component: seconds}, as lib.cost.step.step_seconds returns them.
     """

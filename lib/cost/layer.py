@@ -23,10 +23,11 @@
     t ranks of tensor parallelism divide everything except the 22 h, which sequence parallelism also
     divides.
 
-If the host needs longer to launch the kernels of a pass than the GPU to run them, the pass takes as
-long as the host does: small layers wait for Python. We use hypot(GPU, host) instead of the maximum,
-because a layer consists of many kernels and some of them are small. Fused attention recomputes the
-scores in backward, which takes 2.5 times as long as forward; other matmuls take twice as long.
+If the host needs longer to launch the kernels of a pass than the GPU needs to run them, the pass
+takes as long as the launches: small layers wait for Python. We use hypot(GPU, host) instead of the
+maximum, because a layer consists of many kernels and some of them are small. Fused attention
+recomputes the scores in backward, which takes 2.5 times as long as forward; other matmuls take
+twice as long.
 
 Experts' biases and clamps: openai/gpt-oss, gpt_oss/torch/model.py; which recipes overlap the
 all-to-all, and which run from captured graphs: NVIDIA-NeMo/Megatron-Bridge

@@ -37,7 +37,8 @@ def measured_step(model, plan, compute, link, itemsize=4):
     model: a Model; plan: a Plan (tp, pp, v, dp, micro-batch); compute: Compute; link: (alpha,
     beta); itemsize: bytes of an element of activations and gradients. "pipeline" is the clock
     without tensor parallelism's all-reduces, and "tensor" is what these add to it. Raises
-    ValueError for a plan that interleaves stages if pp does not divide its micro-batches.
+    ValueError for a plan that interleaves stages if its m >= pp micro-batches do not divide into
+    m // pp groups of equal size.
     """
     with_tensor = _clock(model, plan, compute, link, itemsize, True)
     without = _clock(model, plan, compute, link, itemsize, False)

@@ -77,8 +77,8 @@ def working_bytes(model, plan, stack, parts):
 
 
 def received_bytes(model, plan, stage, tokens):
-    """Bytes of buffers for all messages that a step receives: from both neighbours for each of v
-    model chunks, except for one message fewer on the first and the last stage."""
+    """Bytes of buffers for all messages that a step receives. For each micro-batch, each of the v
+    model chunks receives one from each neighbour; the first and last stage receive one fewer."""
     if plan.pp == 1:
         return 0.0
     messages = (2 * plan.v - (stage in (0, plan.pp - 1))) * plan.micro_batches

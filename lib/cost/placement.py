@@ -28,8 +28,8 @@ Letters: L layers, p = pp, activation = the b T D elements of one micro-batch; a
 beta), seconds per message and per byte; an all-reduce over N ranks is log2 N exchanges of all its
 bytes. Nothing is hidden and nothing is fitted: every collective runs between computations, as in
 lib.hybrid.Hybrid. All of a step in one node counts as compute, including its messages and the
-optimizer, so the prediction is what the slow link adds to it. Averaging the loss, which is one
-number, is left out.
+optimizer, so the prediction is that step plus what the slow link adds to it. Averaging the loss,
+which is one number, is left out.
 
 Source: Narayanan et al. 2021, sections 3 and 5.4: tensor parallelism inside a node, pipelines
 across.
@@ -119,7 +119,7 @@ def placed_step(shape, sizes, m, b, compute, links):
     pp, dp and tp; other axes have size 1. m, b: micro-batches of each pipeline, and rows of one.
     compute: (forward, backward), seconds of one layer for one micro-batch on a single rank. links:
     those of `links_of`. "pipeline" is the clock without the all-reduces over tp, and "tensor" is
-    what these add: max(clock, card) less that.
+    what these add: max(clock, card) minus "pipeline".
     """
     p, tp, dp = sizes["pp"], sizes["tp"], sizes["dp"]
     activation = ITEM * b * shape.seq_len * shape.hidden

@@ -7,7 +7,7 @@ errors on runs that were not fitted.
                                                the step in which the GPU waits for the host; a, b,
                                                c: least squares
     r = (n mean e / mean s + 6) / (n + 6)      from the n other configurations of the same
-                                               publisher, drawn towards 1
+                                               publisher, shrunk towards 1
     low, high = predicted x exp(-q s), x exp(q s)
                                                q: the value that 80 % (S + 1) / S of all e_j / s_j
                                                do not exceed
@@ -161,8 +161,8 @@ def around(kind, value, task, source=None):
 
 
 def residual(kind, source, row, group, task, ratio, factor=1.0):
-    """One line of data/residuals.csv. ratio: measured / predicted; factor: that of the row's stack
-    divided by the planner's."""
+    """One line of data/residuals.csv. ratio: measured / predicted; factor: the factor of the row's
+    stack, divided by the planner's factor."""
     _, mixture, launch = features(kind, task)
     values = kind, source, row, group, f"{mixture:.0f}", f"{launch:.3f}"
     return dict(

@@ -11,8 +11,8 @@
     ZeRO         0 to 3, or only 0 on a single data rank
     recompute    none, selective if the stack keeps scores, full
 
-A plan fits if its fullest GPU stays below 83 % of the memory (memory.FITS). Plans that take longer
-to save memory that is not needed are included, because their rank shows this.
+A plan fits if its fullest GPU stays below 83 % of the memory (memory.FITS). A plan that spends time
+to save memory that is not needed is included as well: its position in the list shows what it loses.
 
 The layer's times do not depend on pp, v, dp or ZeRO, so they are computed once for each of the
 other choices.

@@ -20,8 +20,8 @@ h hidden size, a heads of size d, kv heads of keys and values, f width of the ML
 layers, E experts
 
 Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) factors the projections to q, k, v into
-two thin matrices, with q_rank and kv_rank columns between them, and gives each head rope_dim
-separate elements for the position.
+two thin matrices, with q_rank and kv_rank columns between them. It gives each query head rope_dim
+separate elements for the position; those of the keys are shared by all heads.
 
 Sources: Narayanan et al. 2021 (arXiv 2104.04473), equations 2 and 3; Korthikanti et al. 2022 (arXiv
 2205.05198), appendix A; each model's own paper, in data/models.csv.
@@ -265,13 +265,13 @@ def known():
 
 
 def load(name, seq=None):
-    """The Model called `name` in data/models.csv, or described by a JSON file of that path.
+    """The Model called `name` in data/models.csv, or described by a JSON file at that path.
 
-    seq: a sequence length to use instead of its own.
+    seq: a sequence length to use instead of the model's own.
 
     The file contains the fields of `shape`: {"layers": 32, "hidden": 4096, "heads": 32, "vocab":
-    50257, "seq": 2048}. Raises ValueError for a name that is neither, or a file in which a field is
-    missing or unknown.
+    50257, "seq": 2048}. Raises ValueError for a name that is neither, a file in which a field is
+    missing or unknown, or a seq below 1.
     """
     if name.endswith(".json"):
         model = _described(name)

@@ -1,7 +1,8 @@
 """`python -m lib.course <command>`: the commands behind `make notebooks`, `validate` and `grade`.
 
 The exit code is 0 if the command did its work, however many points a graded notebook gets; 1 if
-something failed, which a message then names; and 2 for a wrong command line.
+something failed, which a message then names; 2 for a wrong command line; 130 if the command was
+interrupted, and 143 if it was told to stop (SIGTERM).
 """
 
 import argparse

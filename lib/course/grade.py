@@ -50,9 +50,9 @@ def grade_notebook(
 ) -> dict:
     """Grade the notebook at `path` as a solution of `lab` ("0", "lab0" or "lab0_concepts").
 
-    limits: the resources that its code may use. hidden: folders, besides the course's, that are
-    empty in the sandbox, if it can do that. held: the sandbox, by default the strongest one that
-    works here.
+    limits: the resources that its code may use. hidden: folders that appear empty to its code, in
+    addition to the course's own, if the sandbox can hide folders. held: the sandbox, by default the
+    strongest one that works here.
 
     Returns {"lab", "points", "max_points", "exercises": [{"id", "title", "points", "max_points",
     "bonus", "status", "message", "hint", "code": [the answer's cells], "parts": [of a bundle:
@@ -293,8 +293,8 @@ def _number(value) -> float:
 
 def _setup_trouble(run: nbval_run.Run, merged: merge.Merged) -> list[str]:
     """A note for each of our own cells that raised, and one if the student's helper functions did.
-    Raises CourseError if it was before the first answer, because then the environment is at
-    fault."""
+    Raises CourseError if one of our cells raised before the first answer, because then the
+    environment is at fault."""
     notes, answered = [], False
     for cell in merged.notebook.cells:
         answered |= notebook.role(cell) == "answer"

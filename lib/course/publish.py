@@ -33,8 +33,8 @@ def write(root: Path) -> list[str]:
 
 
 def readme(text: str, address: str) -> str:
-    """The text of README.md for this address ("" if there is none). Raises CourseError if its two
-    comments are missing."""
+    """The text of README.md for this address ("" if there is none). Raises CourseError if there is
+    an address, and README.md lacks one of the two comments."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

@@ -37,8 +37,8 @@ def sample_indices(n: int, epoch: int, rank: int, world_size: int, seed: int = 0
     """(ceil(n/N),) int64: the examples 0..n-1 that `rank` sees in this `epoch`, in order. A pure
     function.
 
-    The ranks' parts together are all n examples and, if N does not divide n, the first few of the
-    permutation once more.
+    The ranks' parts together are a permutation of all n examples and, if N does not divide n, its
+    first few once more.
     """
     if n < 1 or not 0 <= rank < world_size:
         raise ValueError(

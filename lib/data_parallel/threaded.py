@@ -16,8 +16,8 @@ One process per device has replaced it, for four reasons (Li et al. 2020, "PyTor
 experiences on accelerating data parallel training", section 2). All threads share one Python
 interpreter, whose lock (the GIL) lets only one of them queue work at a time. The replicas are made
 anew in every step, with n elements to each other device and n back, as with a parameter server. The
-first device also gathers all outputs and has the optimizer, so its memory fills up first. And
-threads cannot leave their machine, so this is limited to one node.
+first device also gathers all outputs and holds the optimizer state, so its memory fills up first.
+And threads cannot leave their machine, so this is limited to one node.
 """
 
 import copy

@@ -14,9 +14,10 @@ implements the stage is an argument, so that a student's class can be measured a
     offload_seconds     an optimizer step whose state is in the host's memory, behind a slow bus
     kept_and_operations what a step with recomputation keeps, and what it computes
 
-These functions run on each rank, and the last one in a single process. Unless a docstring says
-otherwise, make(model) returns the wrapped model, a Zero1, Zero2 or FSDP; None stands for the plain
-model. A Sharded is a class such as zero.FSDP. psi is the number of parameters, N that of ranks.
+These functions run on each rank, except for kept_and_operations, which runs in a single process.
+Unless a docstring says otherwise, make(model) returns the wrapped model, a Zero1, Zero2 or FSDP;
+None stands for the plain model. A Sharded is a class such as zero.FSDP. psi is the number of
+parameters, N that of ranks.
 """
 
 import time

@@ -169,7 +169,8 @@ class Mesh:
         return math.prod(self.sizes[axis] for axis in axes)
 
     def local_rank(self, *axes: str) -> int:
-        """This rank's index in the group along these axes, 0 to size - 1, which is for example the
-        index of its local batch. (DeviceMesh.get_local_rank, for several axes too.)"""
+        """This rank's index in the group along these axes, 0 to size - 1. Along the axes that split
+        the batch, for example, it is the index of the rank's local batch. It is like
+        DeviceMesh.get_local_rank, but also takes several axes."""
         along = {axis: size for axis, size in self.sizes.items() if axis in axes}
         return rank_at({axis: self.here[axis] for axis in along}, along)

@@ -1,5 +1,5 @@
-"""Adds names of parameters to the errors of torch's DistributedDataParallel, which only numbers
-them. torch writes the first line, and we replace it by the second:
+"""Adds the names of parameters to the errors of torch's DistributedDataParallel, which gives only
+their indices. torch writes the first line, and we replace it with the second:
 
 Parameter indices which did not receive grad for rank 1: 4 5
 Parameters without a gradient on rank 1: experts.1.weight, experts.1.bias (indices 4 5). Try: ...

@@ -120,7 +120,7 @@ class Ranks:
         return len(set(calls)) == len(set(groups)) == 1 and worker.CUT not in calls
 
     def join_anew(self, seconds: float) -> bool:
-        """Let all ranks leave their groups and join a new one. Returns False if they have not done
+        """Make all ranks leave their groups and join a new one. Returns False if they have not done
         so within `seconds`."""
         self.joined += 1
         with open(f"{self.folder}/state", "wb") as file:
@@ -181,7 +181,8 @@ class Ranks:
         return all(linux.state(pid) != "Z" for pid in self.agent.pids())
 
     def left(self) -> str:
-        """What the last run changed on a rank that cannot be undone, in words."""
+        """What the last run left behind that cannot be undone, and on which rank, as text: for
+        example "rank 1: the thread Thread-3"."""
         for rank in range(self.nproc):
             with contextlib.suppress(OSError), open(f"{self.folder}/left{rank}") as file:
                 if what := file.read():  # a rank may be about to write it

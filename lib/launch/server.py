@@ -89,8 +89,8 @@ def _make_room_for_sockets() -> None:
 
 @contextlib.contextmanager
 def processes_from(server: Server):
-    """Inside, a process that this thread starts with multiprocessing's forkserver method is forked
-    from `server`, not from the program's own forkserver."""
+    """A context in which a process that this thread starts with multiprocessing's forkserver method
+    is forked from `server`, not from the program's own forkserver."""
     _here.server = server
     try:
         yield

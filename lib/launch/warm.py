@@ -11,7 +11,7 @@ number of ranks has sets of its own:
     kept    the sets of sessions (sessions.py). No other run uses them or ends them
 
 A set also ends when it has rested for `IDLE` seconds, when a file of lib has changed, when memory
-gets short (the least recently used set first), and when this process ends. For sets of sessions
+runs short (the least recently used set first), and when this process ends. For sets of sessions
 only the first and the last of these apply. On GPUs there is only one set at a time, in addition to
 those of sessions.
 """
@@ -58,8 +58,8 @@ _last: tuple[Choice, int] | None = None  # what ran last, for which the keeper k
 
 @contextlib.contextmanager
 def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = False):
-    """Inside, one run has a set for itself. If the run fails or is interrupted, the set is ended.
-    fresh: take a set that no run has used, and end it in any case.
+    """A context in which one run has a set to itself. If the run fails or is interrupted, the set
+    is ended. fresh: take a set that no run has used, and end it in any case.
 
     slow_import: the run will probably import what the second server has imported (server.py), so
     ranks are forked from that server, even if we have to wait for it.
@@ -105,8 +105,8 @@ def keep(choice: Choice, nproc: int) -> Ranks:
 
 @contextlib.contextmanager
 def cell_on(ranks: Ranks):
-    """Inside, the ranks of a session run a cell. Sets that are being started in advance are paused,
-    so that they take no processor time from it."""
+    """A context in which the ranks of a session run a cell. Sets that are being started in advance
+    are paused, so that they take no processor time from it."""
     with one_at_a_time:
         end_interrupted()
         _pause(signal.SIGSTOP)

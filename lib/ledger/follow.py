@@ -41,7 +41,7 @@ class Blocking:
 
     def given(self, work, slot, resolves, blocking):
         """The op has begun. blocking: its wait follows at once, so we need no callback, and
-        following the op costs only a third."""
+        following the op costs only a third as much."""
         if work is None:
             self.log.timestamp(slot, "done")
             return

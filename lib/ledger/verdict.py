@@ -76,7 +76,7 @@ def _reached(ledger):
     """A dict with two kinds of items. (rank, channel, op of a message, else "") -> how many such
     ops the rank has posted; and (rank, "anyone") -> True if it has an open receive from any source.
 
-    An op in a GPU's queue that is behind one which has not ended has not begun itself, so it is not
+    An op that waits in a GPU's queue behind one that has not ended cannot have begun, so it is not
     counted.
     """
     reached = {}
@@ -132,8 +132,8 @@ def stuck_for_good(waits: dict[int, Wait], left: set[int]) -> set[int]:
 
 def is_deadlock(ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()) -> bool:
     """Is it proved that the run cannot end? It is if a rank is stuck for good, or if a GPU waits
-    for a rank that has left. It also is if the audit has a certain finding while some rank waits
-    for certain or is making a group.
+    for a rank that has left. The third proof is a certain finding of the audit while some rank
+    certainly waits or is making a group.
 
     spinning: as in `find_waits`.
     """

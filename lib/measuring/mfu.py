@@ -8,10 +8,10 @@
            [== the clock of a step =========] [ peak ]         [= clock of a step ==] [ peak ]
 
 We count the matmuls of the model, forward and twice as much backward, but not what recomputation
-repeats: 6 operations per weight and token, and 12 T D per layer and token for attention's scores,
-which this course's GPT computes in full, without skipping those above the causal diagonal. Usually
-the peak is the one in the GPU's datasheet. Here it is measured after every step, on all ranks at
-once, because the ranks of one machine share its cores.
+repeats: 6 operations per weight and token, and 12 T D per layer and token for attention's two
+matmuls, Q K^T and P V. This course's GPT computes all of their scores, including those above the
+causal diagonal. Usually the peak is the one in the GPU's datasheet. Here it is measured after every
+step, on all ranks at once, because the ranks of one machine share its cores.
 
 Sources: Chowdhery et al. 2022 (PaLM), section 4.1 and appendix B, for MFU; Kaplan et al. 2020 for 6
 per weight.
@@ -43,8 +43,9 @@ class Meter:
     them have to use it, because they measure the peak together."""
 
     def __init__(self, shape, tokens, dtype=torch.float32):
-        """shape: of the model. tokens: of a step, on all ranks together. dtype: the one in which
-        the model computes. The matmul that measures the peak uses it, too."""
+        """shape: the model's Shape. tokens: the number of tokens in a step, summed over all ranks.
+        dtype: the dtype in which the model computes; the matmul that measures the peak uses it,
+        too."""
         self.operations = tokens * operations_per_token(shape)
         self.tokens, self.step_seconds, self.peaks = tokens, [], []
         n = CPU if backend.device().type == "cpu" else GPU

@@ -1,4 +1,4 @@
-"""Mixture of experts: many MLPs in place of one, and each token uses k (Shazeer et al. 2017).
+"""Mixture of experts: many MLPs in place of one, of which each token uses k (Shazeer et al. 2017).
 
     x --router--> logits --gate--> choice --capacity--> routing      which token to which expert
     x --dispatch--> routed tokens --exchange--> experts --exchange--> routed tokens --combine--> y

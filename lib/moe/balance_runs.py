@@ -45,8 +45,8 @@ def train(
     its text in the last ten steps).
 
     kind: one of KINDS. auxiliary: called as `lib.moe.auxiliary_loss`. rate: the factor of the loss;
-    the bias moves by a tenth of it in each step. Sends in each step: the gradients, and if the kind
-    needs them the choices or loads of all ranks.
+    the bias moves by a tenth of it in each step. Sends in each step: the gradients and, if the kind
+    needs them, the choices or loads of all ranks.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     gate = SigmoidExpertBiasGate(E, K, rate / 10) if kind == "expert bias" else None
@@ -88,8 +88,8 @@ def torch_all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 
 
 def all_choices(choice: Choice, over_ranks: bool) -> tuple[Tensor, Tensor]:
-    """The arguments for an auxiliary loss that counts all k choices of each token, of all ranks if
-    `over_ranks` is set: probabilities (n', E), experts (n',).
+    """The arguments for an auxiliary loss that counts all k choices of each token of this rank, or
+    of all ranks if `over_ranks` is set: probabilities (n', E) and experts (n',) for n' choices.
 
     The loss needs only the mean of the probabilities, so we repeat them until there is a row for
     each choice. All ranks need the same number of tokens. A system that computes f itself would

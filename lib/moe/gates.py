@@ -25,8 +25,8 @@ from lib.moe.choice import Choice, top_k_indices
 
 # exercise: lab5.switch_gate
 def switch_gate(logits: Tensor) -> Choice:
-    """Choose each token's best expert, weighted by its probability. logits (n, E) -> Choice, k =
-    1."""
+    """Choose each token's best expert, weighted by its probability. logits (n, E) -> Choice
+    with k = 1."""
     p = logits.softmax(-1)  # (n, E)
     experts = top_k_indices(logits, 1)  # (n, 1)
     return Choice(experts, p.gather(1, experts), p)

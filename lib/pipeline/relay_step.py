@@ -37,11 +37,11 @@ def relay_step(
 
     stage: this rank's module; rank i of the group has stage i. It takes one tensor and returns one.
     x: on the first rank the batch, (B, ...), which may be of integers (tokens). On the other ranks
-    any tensor with the shape and dtype of what the previous rank sends, because only the elements
-    are sent; its values are ignored. target: read on the last rank. loss_fn(y, target) -> (),
-    called only there. Returns the loss, detached, (), on the last rank; None on the others. Sends:
-    y_i to the next rank, once it is computed, and after backward grad x_i to the previous one;
-    2(p-1) messages in total.
+    any tensor with the shape and dtype of what the previous rank sends, which the receiver must
+    know, because only the elements are sent; its values are ignored. target: read on the last rank.
+    loss_fn(y, target) -> (), called only there. Returns the loss, detached, (), on the last rank;
+    None on the others. Sends: y_i to the next rank, once it is computed, and after backward grad
+    x_i to the previous one; 2(p-1) messages in total.
     """
     rank, last = dist.get_rank(group), dist.get_world_size(group) - 1
     if rank > 0:

@@ -28,7 +28,7 @@ def pipeline_report(
         it computes, 0 to 1.
     Returns {"pace": forward and backward time of one micro-batch on the slowest rank, all of its
     v stages; "bubble": idle share of all ranks' time; "memory": GB of activations on the fullest
-    rank; "MFU": with idle time included}. Messages take no time.
+    rank; "MFU": rank_mfu, with idle time included}. Messages take no time.
     """
     stages = balance(costs, p * v)
     forward = [sum(costs[i] for i in stage) for stage in stages]

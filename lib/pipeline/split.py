@@ -1,4 +1,4 @@
-"""A model into stages: the GPT is split between its blocks, a list of layers between its layers.
+"""Splits a model into stages: the GPT between its blocks, a list of layers between its layers.
 
     embedding | block 0 | block 1 | block 2 | block 3 | norm, head
     [--------- stage 0 ---------]  [stage 1]  [---- stage 2 -----]

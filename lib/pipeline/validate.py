@@ -22,8 +22,8 @@ from lib.pipeline.actions import KINDS, Action, Dependencies, at_least_one, loop
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot be run. kind: what is wrong, one word; actions: the ones at fault,
-    the first one first; of a deadlock, in the order of the cycle."""
+    """A schedule that cannot be run. kind: what is wrong, one of the names below. actions: the one
+    at fault, then the other one involved, if any; for a deadlock, all in the order of the cycle."""
 
     def __init__(self, kind: str, text: str, *actions: Action) -> None:
         super().__init__(text)
@@ -38,12 +38,13 @@ def validate(
     v: int = 1,
     placement: Callable[[int, int], list[int]] = loop,
 ) -> Sequence[Sequence[Action]]:
-    """Raise ScheduleError, a ValueError, if `schedule` is not one of m micro-batches over v stages
-    per rank.
+    """Raise ScheduleError, a ValueError, if the ranks cannot run `schedule` as one of m
+    micro-batches over v stages per rank.
 
-    schedule: list per rank of Actions. Returns it, so that you can call it where the schedule is
-    used. placement: (p, v p) -> [rank of stage 0, 1, ...], where the stages have to be: `loop`,
-    `v_shape`, or your own. Each backward is full, B, or in halves, I and W.
+    schedule: a list of Actions for each rank. It is also returned, so that you can call `validate`
+    where the schedule is used. placement: (p, v p) -> [rank of stage 0, 1, ...], where the stages
+    have to be: `loop`, `v_shape`, or your own. Each backward is either full (B) or in
+    halves (I and W).
     """
     p = len(schedule)
     at_least_one(p=p, m=m, v=v)
@@ -57,8 +58,8 @@ def validate(
 
 
 def walk(schedule):
-    """Yield (rank, action) such that every action comes after all that it needs and after those
-    before it in its list.
+    """Yield (rank, action) in an order in which every action comes after all that it needs and
+    after those before it in its list.
 
     Raises ScheduleError if the ranks would wait for each other, or for an action that is in no
     list.
@@ -135,8 +136,8 @@ def _check_order(schedule):
 
 
 def _deadlock(schedule, dependencies, at, done):
-    """Follow from a waiting rank to the rank that it waits for, until a rank comes up again: that
-    is the cycle."""
+    """The ScheduleError of a schedule that stopped. We follow the waits from rank to rank until we
+    reach a rank for the second time, which closes the cycle."""
     rank = next(rank for rank, actions in enumerate(schedule) if at[rank] < len(actions))
     chain = {}  # rank -> (the action that it waits at, what that needs)
     while rank not in chain:

@@ -7,11 +7,11 @@
 A figure is a function from plain data, such as ledger entries or a simulation, to a `Drawing`: a
 PNG with alt text. Importing this package therefore needs neither torch nor ranks. A figure's title
 says what the figure shows, the caption what to look at, and the alt text tells both to a
-reader who cannot see the image. Predictions are dashed and measurements solid. A rank has the same
-colour in every lab (`rank_color`), and so has a kind of work (`OP_COLOR`); the colours remain
-distinguishable for readers who are colour-blind to red, green or blue. The background is a solid,
-light colour, so that a figure looks the same on a light and on a dark page. The same data give the
-same bytes, so a notebook that is executed again stores the same image.
+reader who cannot see the image. Predictions are dashed and measurements solid. Each rank has the
+same colour in every lab (`rank_color`), as does each kind of work (`OP_COLOR`). The colours can be
+told apart by readers who are colour-blind (protanopia, deuteranopia or tritanopia). The background
+is a solid, light colour, so that a figure looks the same on a light and on a dark page. The same
+data give the same bytes, so a notebook that is executed again stores the same image.
 
     style.py      colours, fonts, Drawing, the frame
     labels.py     numbers and lists in words, labels that do not overlap

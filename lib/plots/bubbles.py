@@ -78,8 +78,8 @@ def bubble_curve(simulated, formulas, measured=None):
 
 
 def _claim(simulated):
-    """How far the first schedule's bubble on the most ranks falls as m grows. If another schedule
-    has a smaller bubble at the largest m, that one is named, too."""
+    """How far the bubble of the first schedule, on the largest number of ranks, falls as m grows.
+    If another schedule has a smaller bubble at the largest m, that one is named, too."""
     name, curves = next(iter(simulated.items()))
     p = max(curves)
     first, last = min(curves[p]), max(curves[p])

@@ -49,7 +49,7 @@ def grouped(costs, parts):
     """Sum the cost model's {component: number} into {part: number}, in the order of `parts`,
     without parts that are 0.
 
-    Raises ValueError for a component that belongs to no part, or a number below 0.
+    Raises ValueError for no components, a component that belongs to no part, or a number below 0.
     """
     known = {component for _, components in parts.values() for component in components}
     if not costs or not set(costs) <= known or min(costs.values()) < 0:

@@ -120,9 +120,10 @@ frontend.figures["waits_for"] = waits_for  # shown when a run is stopped while r
 def rounds(entries):
     """Sends grouped by round: [[send, ...] of round 1, ...].
 
-    A message belongs to the round after that of the latest message, sent or received, that its
-    sender had finished when it posted this one. Only the order of events on one rank counts, and
-    the clocks of two ranks are never compared, so a slow rank does not create rounds of its own.
+    A message's round is one more than the highest round of the messages, sent or received, that its
+    sender had finished when it posted this one, or 1 if there were none. Only the order of events
+    on one rank counts, and the clocks of two ranks are never compared, so a slow rank does not
+    create rounds of its own.
     """
     number = {}  # id of a send or recv -> its round
     sends = [e for e in entries if e.op == "send"]

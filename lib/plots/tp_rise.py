@@ -1,5 +1,5 @@
-"""By how much a step becomes longer when tp grows, such as from 8 to 16, and which part of that the
-formula for the all-reduces explains.
+"""How much longer a step takes when tp grows, for example from 8 to 16, and how much of this
+increase the formula for the all-reduces explains.
 
 3.6B, micro-batch 2    [ step at tp = 8          ][ sending ][ rest ]     13.5 s (x 1.5)
 3.6B, micro-batch 16   [ step at tp = 8  ][ sending  ][ rest ]            10.7 s (x 2.1)

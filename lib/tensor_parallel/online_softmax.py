@@ -42,7 +42,7 @@ from torch import Tensor
 
 
 class Attended(NamedTuple):
-    """Attention of some queries over some keys; the dimensions before t may be any."""
+    """Attention of some queries over some keys; any dimensions may come before t."""
 
     out: torch.Tensor  # (..., t, d)
     # (..., t)  log of the sum of exp(score); float32 if q has 16 bits
@@ -50,8 +50,8 @@ class Attended(NamedTuple):
 
 
 def without_autocast(x):
-    """A context in which products with `x` are computed in the dtypes of their factors, and
-    not in autocast's."""
+    """A context in which matmuls with `x` are computed in the dtypes of their inputs, and not in
+    autocast's."""
     kind = x.device.type
     return (
         torch.autocast(kind, enabled=False)

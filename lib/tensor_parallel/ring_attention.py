@@ -63,9 +63,9 @@ def ring_attention(
     q (B, H, t, d); k, v (B, K, t, d): this rank's tokens; query head i uses key/value head i //
     (H/K). layout: [positions of rank 0, of rank 1, ...], from `layouts`; t is len(layout[rank]),
     and may differ by rank. causal: if True, a key later than the query is not seen; if False, all
-    keys are. Sends: cp-1 messages to the right neighbour in forward, 2(cp-1) in backward. Either
-    every rank of the group runs backward, or none. Raises ValueError if shapes and layout do not
-    fit.
+    keys are. Sends: cp-1 messages to the right neighbour in forward, (cp-1) 2BKTd elements over all
+    ranks, and twice as much in backward. Either every rank of the group runs backward, or none.
+    Raises ValueError if shapes and layout do not fit.
     """
     return RingAttention.apply(q, k, v, layout, causal, group)
 

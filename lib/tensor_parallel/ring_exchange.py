@@ -45,7 +45,7 @@ class RingTransfer:
         )
 
     def arrived(self):
-        """Wait; returns the block of the left neighbour."""
+        """Wait until the left neighbour's block has arrived, and return it."""
         self.work.wait().wait()
         return self.out
 
@@ -79,9 +79,9 @@ def ring_accumulate(part: Callable[[int], Tensor], group: Group = None) -> Tenso
     of block r on rank r.
 
     part(c): this rank's addend of block c, contiguous and of the same shape on every rank; called
-    once for each c. The sum of block c starts on rank c+1 and reaches rank c last: while it is
-    sent, rank r computes its addend. Sends: N-1 messages to the right neighbour, the blocks of all
-    ranks but one's own.
+    once for each c. The sum of block c starts on rank c+1 and reaches rank c last. While it is sent
+    to rank r, that rank computes its addend. Sends: N-1 messages to the right neighbour, the
+    partial sums of all blocks but this rank's own.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     total = part((rank - 1) % world_size)  # partial: my addend alone

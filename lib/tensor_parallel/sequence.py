@@ -103,8 +103,8 @@ def sequence_column_parallel(
     group: Group = None,
     input_mapping: Collective = gather_sequence,
 ) -> list[Tensor]:
-    """`column_parallel` of this rank's tokens: (B, T/tp, D) -> [(B, T, F/tp), ...]. Backward keeps
-    the gathered x."""
+    """`column_parallel` of this rank's tokens: (B, T/tp, D) -> [(B, T, F/tp), ...]. The gathered x
+    is kept for backward."""
     return column_parallel(x, linears, group, input_mapping)
 
 

@@ -96,12 +96,13 @@ def told(measure, name, explain):
 
 
 def whose(case, rank, got, want):
-    """For `told`: explains the first wrong element of a tensor made of elements that belong to
-    ranks (cases.own).
+    """For `told`: explains the first wrong element of a tensor whose elements show from which rank
+    they are (cases.own).
 
-    facts: source, the rank to which the element belongs; own, of the right rank, displaced or
-    unwritten, if that is this rank, the expected rank, another rank than expected, or none;
-    reordered, if all elements are the expected ones in another order.
+    facts: source, the rank that the element is from, or None. Four facts follow from it: own (it is
+    this rank), of the right rank (the expected one), displaced (another one than expected), and
+    unwritten (none, and the element is not just rounded). narrowed, if elements were rounded to a
+    narrower type. reordered, if all elements are the expected ones in another order.
     """
     got, want = got.flatten(), want.flatten()
     at = int((got != want).nonzero()[0])

@@ -83,8 +83,9 @@ def between_nodes(runs):
 
 
 def shared(runs):
-    """A judge: the ranks with one position in their nodes together send to other nodes what an
-    all-reduce of their chunk takes, and inside the nodes 2M(R-1)n elements are sent."""
+    """A judge: the ranks that have the same position in their nodes send to other nodes, all
+    together, what an all-reduce of their chunk takes: 2(M-1) times its elements. Inside the nodes,
+    2M(R-1)n elements are sent."""
     for run, case, _ in seen(runs, CASES):
         (M, R), n = LAYOUTS[case.what], case.n
         across, inside = crossing(run, case)

@@ -5,7 +5,8 @@ step(optimizer, ...).
     overflows     on all ranks, then on one              does every rank skip the step?
     scale         growth_interval 2, S grows and falls   does S go down and up when it should?
 
-S itself is judged only in the third kind of case. What the first two show does not depend on S.
+S itself is judged only in the third kind of case. What the first two show does not depend on S,
+except for one fp16 loss, which a second scaler scales by its default.
 """
 
 import math
@@ -34,7 +35,7 @@ class Overflow(NamedTuple):
     """A value that is written into one element of one gradient, on all ranks or on one.
 
     FINITE is instead written into two elements of each of two gradients. None of these values is an
-    overflow, but an answer that sums them, within a gradient or over gradients, gets inf.
+    overflow, but an answer that adds them up, within a gradient or across gradients, gets inf.
     """
 
     value: float

@@ -26,7 +26,8 @@ TWO_CALLS = dict.fromkeys(("two at once", "once more"), "two calls stand in each
 
 def script(bucket_of, sent, make, case, group, show):
     """The answer averages the gradients of two models of the same sizes, one after the other. Then
-    the gradients of the first model are shown once more.
+    the gradients of the first model are shown once more, because the second call must not have
+    changed them.
 
     bucket_of: bucket_of(model) returns the parameters that the answer is given.
     sent: sent(shapes of the tensors that it sends) returns what is shown of these shapes.

@@ -31,7 +31,7 @@ FINE = 1 + 2.0**-20
 
 class Small(nn.Module):
     """The model in the figure. Its weights depend on `seed`, so ranks that pass their own rank
-    begin with different weights. fine: a factor of all weights."""
+    begin with different weights. fine: all weights are multiplied by it."""
 
     def __init__(self, seed=0, fine=1):
         super().__init__()
@@ -53,7 +53,7 @@ class Small(nn.Module):
 
 
 class Chain(nn.Sequential):
-    """Linear layers in float64. Backward passes a gate between any two of them.
+    """Linear layers in float64. Backward passes a gate between each layer and the next.
 
     forward   x (B, 3) -> layer 0 -> layer 1 -> layer 2 -> layer 3 (B, 7) -> added up to (B, 5)
     backward  layer 3 -> gate -> layer 2 -> gate -> layer 1 -> gate -> layer 0
@@ -97,7 +97,7 @@ def loss_of(model, shard):
 
 
 def gradients(model):
-    """[(name, .grad)] of every parameter. A tied parameter has its first name."""
+    """[(name, .grad)] of every parameter. A tied parameter is listed under its first name."""
     return [(name, p.grad) for name, p in model.named_parameters()]
 
 

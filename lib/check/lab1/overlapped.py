@@ -123,7 +123,7 @@ def script(make, case, group, show):
 
 
 def one_step(model, losses, shards, watch, show, after_error):
-    """losses: the list of the one loss, or None if the step has several micro-batches."""
+    """losses: a list with the only loss, or None if the step has several micro-batches."""
     if after_error:
         with contextlib.suppress(Stopped), model.no_sync():
             raise Stopped

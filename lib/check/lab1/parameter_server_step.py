@@ -1,8 +1,8 @@
 """Lab 1, section 10, bonus: parameter_server_step(parameters, optimizer, backward, group), in which
 rank 0 holds the model.
 
-The optimizer uses momentum. The ranks begin with different parameters, of which rank 0's count, and
-the others receive these only by the pull. The gradients of the first step are still in `.grad` when
+The optimizer uses momentum. The ranks begin with different parameters. Only rank 0's count, and the
+other ranks can get them only by the pull. The gradients of the first step are still in `.grad` when
 the second step begins. On four ranks there is a third step, in which the last rank has no rows and
 so no gradient.
 """

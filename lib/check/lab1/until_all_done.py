@@ -1,8 +1,9 @@
-"""Lab 1, section 2: until_all_done(batches, group, all_reduce), equally many turns on every rank,
-although the ranks have different numbers of batches.
+"""Lab 1, section 2: until_all_done(batches, group, all_reduce), which gives every rank the same
+number of turns, although the ranks have different numbers of batches.
 
 rank 0   batch  batch  batch  batch
 rank 1   batch  None   None   None
+rank 2   None   None   None   None
 rank 3   batch  batch  None   None
 """
 

@@ -105,8 +105,8 @@ class Wait(NamedTuple):
 
 
 def next_move(schedule, puzzle):
-    """The Wait that is best to fill, because the makespan then is shortest. Of several such waits
-    it is the longest one. None if no wait can be filled."""
+    """The Wait whose filling gives the shortest makespan, and the longest of them if there are
+    several; None if no wait can be filled."""
     waits = []
     for last, then in pairwise(simulate(schedule, puzzle.times, puzzle.message).bars):
         i, begin, end = then.rank, last.end, then.start

@@ -1,5 +1,5 @@
-"""Lab 2, section 8: pipeline_report(costs, p, v, m, stage_gb, rank_mfu), a small version of Llama 3
-405B.
+"""Lab 2, section 8: pipeline_report(costs, p, v, m, stage_gb, rank_mfu), judged on small pipelines
+such as these two, which are modelled on Llama 3 405B:
 
     0, 1 x 14, 0.66        16 items, one for each of 4 x 4 stages       pace 12
     0, 1 x 16, 0.66        18 items: the last rank has 4.66             pace 13.98

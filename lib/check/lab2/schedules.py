@@ -11,11 +11,11 @@ keeps, and how long it takes. A schedule is data, so no ranks are needed.
     out of order                                   each kind in the order of the micro-batches
     kept by rank 0, kept, idle                     no more, and no longer, than with lib's own
 
-If one of these does not hold, a text is shown under its name, most often that of lib.pipeline's
-`validate`. Small pipelines come first, so that the printed lists are short. The first case comes
-twice in a row. A call that leaves something behind for the next one therefore fails in the second,
-where nothing else can be the cause. For the same reason, pipelines with fewer micro-batches than
-ranks come last.
+If one of these does not hold, a text is shown under its name, in most cases the message of
+lib.pipeline's `validate`. Small pipelines come first, so that the printed lists are short. The
+first case comes twice in a row. A call that leaves something behind for the next one therefore
+fails in the second, where nothing else can be the cause. For the same reason, pipelines with fewer
+micro-batches than ranks come last.
 """
 
 import re
@@ -106,15 +106,15 @@ def keeps(show, name, schedule, rank):
 
 
 def most_kept(actions):
-    """(the most micro-batches x stages that a rank keeps, the action after which it first keeps so
-    many)"""
+    """(the most micro-batches x stages that a rank keeps, the action after which it first keeps
+    that many)"""
     counts = [live + waiting for live, waiting in kept(actions)]
     return max(counts), actions[counts.index(max(counts))]
 
 
 def idle(show, schedule, kinds):
-    """Show how long rank 0 is idle in a simulation. All ranks are idle for as long, because they
-    have the same amount of work."""
+    """Show how long rank 0 is idle in a simulation. One rank is enough, because all ranks have the
+    same amount of work and are therefore idle equally long."""
     for times in HALVES if "W" in kinds else WHOLE:
         run = simulate(schedule, times)
         told = ", ".join(f"{kind} = {time}" for kind, time in times.items() if kind in kinds)

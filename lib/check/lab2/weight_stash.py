@@ -3,10 +3,10 @@ update(change), called in PipeDream's order.
 
     stage 0 of p = 2     F0  F1  B0 u0  F2  B1 u1 ...
 
-A stash does not know of the other stages, so each stage is a case of its own. `change` gives every
-version different values, so we can find out which version a stash returns by comparing elements,
-bit for bit. The number of versions that exist is found by counting bytes, so it does not matter
-where they are stored.
+A stash knows nothing about the other stages, so each stage is a case of its own. `change` gives
+every version different values, so we can find out which version a stash returns by comparing
+elements, bit for bit. The number of versions that exist is found by counting bytes, so it does not
+matter where they are stored.
 """
 
 import torch

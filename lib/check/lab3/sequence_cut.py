@@ -5,8 +5,8 @@ ring_attention and ulysses_attention.
     out (B, H, t, d)                      sharded like q; its gradient differs from rank to rank
 
 The layout is zigzag if attention is causal, and contiguous otherwise. One causal case assigns
-contiguous blocks to the ranks in a shuffled order, so that there are blocks of which a rank's
-queries see nothing. When two calls are in flight at once, the second has half the tokens and half
+contiguous blocks to the ranks in a shuffled order, so that there are blocks in which a rank's
+queries see no keys. When two calls are in flight at once, the second has half the tokens and half
 the heads.
 """
 

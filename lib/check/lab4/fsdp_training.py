@@ -1,11 +1,11 @@
-"""A training with an FSDP on a group of ranks, whose units are watched.
+"""A training run with FSDP on a group of ranks, in which the units are watched.
 
     events  gather 0 | forward 0 | free 0 | gather 1 | forward 1 | free 1 | ...
-    rules   a unit is unsharded while it computes, and as new as its shards; in the end all are
-            sharded
+    rules   a unit is unsharded while it computes, with weights as new as its shards; in the end
+            all are sharded
 
 If a unit computes while it is sharded, the training stops there, because its parameters have no
-memory. In the first case of fsdp.py the bytes alive are counted in every layer.
+memory. In the first case of fsdp.py, the live bytes are counted in every layer.
 """
 
 from contextlib import suppress
@@ -62,7 +62,7 @@ class Watch:
     """Watches from now on what one rank's FSDP does with its units. broken: {rule: how it was
     broken, in words}.
 
-    counted: whether the bytes alive are counted in every layer.
+    counted: whether the live bytes are counted in every layer.
     """
 
     rules: tuple[str, ...] = RULES
@@ -142,7 +142,7 @@ class Watch:
         self.stale = {unit for unit in self.fsdp.units if unit.is_unsharded}
 
     def tell(self):
-        """Show what was seen since the last call of this."""
+        """Show what was seen since the previous call of `tell`."""
         left = [name for name, unit in self.units.items() if holds(unit)]
         if left:
             self.note("sharded in the end", f"in the end {left[0]} is still unsharded")
@@ -162,7 +162,8 @@ class Watch:
 
 
 def trained(kind, case, group, show, watch=None):
-    """A script: two steps, then a forward without a graph. watch: a Watch's class, or None."""
+    """A script: two steps, then a forward pass without a graph. watch: watch(show, fsdp) returns a
+    Watch; None: nothing is watched."""
     # each rank begins with other weights, and wrapping has to replace them with rank 0's
     net = models.Net(seed=show.place, by_name=case.what == models.SGD)
     ways = (show.reduce_scatter, show.all_gather)
@@ -209,7 +210,7 @@ def _backward(fsdp, case, rank, together):
 
 def whole_parameters(fsdp, show):
     """{name: full parameter}, gathered from all ranks' shards. Their memory does not count as the
-    answer's, because gloo may hold what it has gathered for a moment longer."""
+    answer's, because gloo may keep the gathered tensors alive for a moment after the call."""
     names, found = {p: name for name, p in fsdp.module.named_parameters()}, {}
     with unseen():
         for flat in fsdp.flats:

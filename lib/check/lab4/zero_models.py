@@ -200,6 +200,6 @@ def show_gradients(show, model, made):
 
 
 def slack(case):
-    """The bytes of three shards, because a shard, its gradient and what was sent last may be
-    separate tensors."""
+    """How many bytes an answer may keep beyond lib's: those of three shards, because a shard, its
+    gradient and what was sent last may be separate tensors."""
     return 3 * torch.float64.itemsize * padded_size(case.n, case.world_size) // case.world_size

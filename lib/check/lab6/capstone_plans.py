@@ -1,5 +1,6 @@
-"""Lab 6, section 5, the capstone: chosen_plans(), for each of four jobs a plan that can be laid
-out, fits, and takes at most 1.1 times as long as the best plan with ZeRO-1.
+"""Lab 6, section 5, the capstone: chosen_plans(), which returns a plan with ZeRO-1 for each of four
+jobs. Each plan can be laid out, fits into memory, and takes at most 1.1 times as long as the best
+plan with ZeRO-1 that fits.
 
 Any plan with these properties is right. A Problem's fact `why` says what is wrong with a plan.
 """

@@ -1,7 +1,8 @@
 """The jobs for which choose_plan is called: a cluster, a model's layers and heads, and functions
 for the memory and the seconds of a plan.
 
-    seconds  10 + 3 |log2 tp/tp'| + 2 |log2 pp/pp'| + |log2 b/b'|  tp' pp' b' would be fastest
+    seconds  10 + 3 |log2 tp/tp'| + 2 |log2 pp/pp'| + |log2 b/b'|  tp' pp' b' would be fastest; the
+                                                                   last term x 1.1 if b > b'
     memory   state (4 + 12/d) / (16 tp pp) + kept b / t            d = dp with ZeRO-1, else 1
                                                                    t = tp with sequence
                                                                        parallelism, else 1

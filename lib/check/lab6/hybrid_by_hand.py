@@ -6,9 +6,9 @@
               although it is long, whether gradients were kept, and whether the copies of a
               parameter differ
 
-The updated parameters are judged by losses and norms alone, which have to agree with lib's to 12
-digits on every rank, because a parameter that an update got wrong changes the next loss. What step
-0 sends is compared with lib.cost.volume, axis by axis.
+We judge the updated parameters by losses and norms alone, because a wrong update of any parameter
+changes the next loss. Losses and norms have to agree with lib's to 12 digits on every rank. What
+step 0 sends is compared with lib.cost.volume, axis by axis.
 """
 
 import functools
