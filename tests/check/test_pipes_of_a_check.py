@@ -2,20 +2,18 @@
 ledger knows for whom a rank waits."""
 
 import inspect
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from as_an_answer import as_an_answer
 
 from lib import launch
-from lib.check.exercises import FUNCTIONS
-from lib.check.framework import evaluate
 from lib.check.guard import noting_calls
 from lib.check.wire import Wire
-from lib.launch import warm
-from lib.tensor_parallel import mappings
 
 pytestmark = pytest.mark.usefixtures("on_gloo")
 SIZES = (1, 4096, 300_000)  # bytes; a pipe holds 65,536
@@ -59,14 +57,35 @@ def test_a_rank_that_never_comes_is_named_at_once():
     assert "rank 1 waits in recv from rank 0" in told and "barrier" in told
 
 
+# in a process of its own, because the servers of these tests have imported lib before ranks begin
+TWO_CHECKS = """
+import os
+
+from as_an_answer import as_an_answer
+
+from lib import launch
+from lib.check.exercises import FUNCTIONS
+from lib.check.framework import evaluate
+from lib.launch import server
+from lib.tensor_parallel import mappings
+
+server.AT_ONCE = True  # or ranks would be replaced by those of the second server
+evaluate(FUNCTIONS["copy_to_group"], as_an_answer(mappings.copy_to_group))  # imports what it needs
+ranks = launch.capture(os.getpid, nproc=4)
+outcome = evaluate(FUNCTIONS["copy_to_group"], as_an_answer(mappings.copy_to_group))
+assert outcome.passed, outcome
+assert launch.capture(os.getpid, nproc=4) == ranks, list(launch.warm.reasons)
+"""
+
+
 def test_ranks_are_used_again_after_a_check():
     """Otherwise a student would wait for new ranks at every check of a lab."""
-    warm.end_all()
-    warm.reasons.clear()
-    for reference in (mappings.copy_to_group, mappings.reduce_from_group):
-        assert evaluate(FUNCTIONS[reference.__name__], as_an_answer(reference)).passed
-    launch.run(dist.get_rank, nproc=4)
-    assert not warm.reasons
+    root = Path(__file__).parents[2]
+    env = os.environ | {"PYTHONPATH": f"{root}:{root}/tests/check"}
+    run = subprocess.run(
+        [sys.executable, "-c", TWO_CHECKS], env=env, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_calls_are_noted_and_a_debugger_still_sees_its_own():
