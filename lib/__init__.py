@@ -21,8 +21,8 @@ def __getattr__(name):
 
 
 class _Moved(importlib.abc.MetaPathFinder):
-    """The last finder on sys.meta_path. It turns the import of a module by its name in the previous
-    edition into an error that gives the new name."""
+    """The last finder on sys.meta_path. If a program imports a module by its name in an earlier
+    edition, it raises an ImportError that gives the new name."""
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname.startswith("lib."):
@@ -37,7 +37,7 @@ class _Moved(importlib.abc.MetaPathFinder):
 
 
 def _merging():
-    """In a lab's notebook, a sentence that says how to bring it up to date; elsewhere ""."""
+    """How to bring the notebook up to date, as a sentence; "" outside of a lab's notebook."""
     from lib import here
 
     notebook = here.opened()

@@ -1,14 +1,15 @@
 """Output that only makes sense for a person in front of a notebook, such as a line of progress.
 Programs that execute a notebook, to store, compare or grade its outputs, should not receive it.
 
-    attended()         is there a person who sees this cell's output? If not, print text only
+    attended()         does a person see this cell's output? If not, print text only
     can_ask()          can a person answer a question, here or in a terminal?
     show(text, html)   displays HTML; a terminal, nbval and nbgrader see `text` instead
-    Line()             one line below the cell, which is rewritten in place and empty in the end
+    Line()             one line below the cell, which is rewritten in place
 
-How we know: JupyterLab, VS Code and Colab run a cell with `allow_stdin`, because a person could
-answer a question, whereas nbval, nbclient, nbconvert and nbgrader run it without. LAB_STATIC=1 and
-a grader's LAB_REPORT say as well that there is no person.
+JupyterLab, VS Code and Colab run a cell with `allow_stdin`, because a person could answer a
+question, whereas nbval, nbclient, nbconvert and nbgrader run it without. From this flag we know
+whether a person is there. The environment variables LAB_STATIC=1 and LAB_REPORT, which a grader
+sets, also mean that no person sees the output.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ def kernel():
 
 
 def attended() -> bool:
-    """Is there a person who sees the output of the cell that runs now?"""
+    """Does a person see the output of the cell that is running now?"""
     if os.environ.get("LAB_STATIC") == "1" or "LAB_REPORT" in os.environ:
         return False
     return bool(_request().get("content", {}).get("allow_stdin"))
@@ -45,8 +46,8 @@ def can_ask() -> bool:
 
 
 def show(text: str, html: str) -> None:
-    """Display `html`, and store it together with `text`, which says the same. If the cell has a
-    Line, the output replaces it."""
+    """Display `html`, and store it together with `text`, a plain-text version of it. If the cell
+    has a Line, the output replaces it."""
     name = Line._name if Line._name and Line._cell == _cell() else None
     Line._name = ""
     _publish({"text/plain": text, "text/html": html}, display_id=name, update=name is not None)
@@ -54,7 +55,7 @@ def show(text: str, html: str) -> None:
 
 class Line:
     """One line of plain text in the output of the cell. All Lines of a cell use the same output, so
-    that a new one replaces the one before."""
+    a new one replaces the previous one."""
 
     _cell, _name = "", ""  # the id of the cell's request, see _cell(); the display id of its line
 
@@ -62,14 +63,14 @@ class Line:
         self.text = ""
 
     def write(self, text: str) -> None:
-        """Replace what the line showed before by `text`; "" makes it invisible."""
+        """Show `text` in place of what the line showed before; "" makes the line invisible."""
         if text == self.text:
             return
         cell, self.text = _cell(), text
         begun = cell == Line._cell and Line._name != ""
         if not begun:
             Line._cell, Line._name = cell, uuid.uuid4().hex
-        # as HTML, because a front end shows plain text with empty lines around it
+        # as HTML, because a front end adds empty lines around plain text
         html = f'<div style="opacity: 0.75" role="status">{text}</div>' if text else ""
         data = {"text/plain": text, "text/html": html}
         _publish(data, display_id=Line._name, update=begun)
@@ -90,8 +91,8 @@ def _cell():
 
 
 def _request():
-    """The message that this kernel is handling, such as a request to run a cell; {} if there is no
-    kernel."""
+    """The message that this kernel is handling, such as a request to run a cell; {} if this process
+    has no kernel."""
     with contextlib.suppress(AttributeError, LookupError):
         return kernel().get_parent() or {}
     return {}

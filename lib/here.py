@@ -1,20 +1,24 @@
 """Checks whether this machine is ready for a lab. It prints nothing if all is well, and otherwise
-one line for each thing that a student should know. The columns say where, what is found there, and
-what happens then.
+one line for each thing that a student should know. The columns of the table are the situation, what
+`ready` looks for in it, and what it then does.
 
     laptop, cluster     packages missing, or not in pyproject.toml's    an error that says to run
                         range                                           `make setup`
     Colab, Kaggle       the same                                        they are installed, all
                                                                         others stay as they are
-    not Linux           the system hides what lib/linux.py reads        a line
-    GPUs                some work, or some do not                       a line, such as "2 x Tesla
-                                                                        T4: NCCL on 1 to 2 ranks"
-    another clone       notebook and lib are of two clones              a line
-    labs/ and its copy  answers in labs/, or a copy of another edition  a line
+    not Linux           the system does not offer what lib/linux.py     a line
+                        reads
+    GPUs                which of them work                              up to three lines, such as
+                                                                        "2 x Tesla T4: NCCL on 1 to
+                                                                        2 ranks"
+    another clone       notebook and lib belong to different clones     a line
+    labs/ and its copy  the notebook is the one in labs/, or a copy of  a line
+                        another edition
 
-The first cell of every lab calls `ready`. If there is no lib at all and the course has an address,
+The first cell of every lab calls `ready`. If lib cannot be found and the course has an address,
 that cell fetches the repository first. It is not an error if lib belongs to another clone, because
-the lab may well work with it. If something fails later, the student has seen which lib it was.
+the lab may well work with it. The line tells the student which lib is in use, in case something
+fails later.
 """
 
 import importlib.metadata
@@ -32,7 +36,7 @@ COURSE = Path(__file__).parents[1]
 PROJECT = COURSE / "pyproject.toml"
 # {a variable that a hosted notebook service sets in the environment: the service}
 RENTED = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle"}
-# not required, because no lab imports them: a notebook may use another server, or run in an editor
+# not checked, because no lab imports them, and a notebook may also run in another server or editor
 SERVERS = ("jupyterlab", "nbval")
 
 
@@ -40,8 +44,9 @@ def ready() -> None:
     """Install missing packages on Colab and Kaggle, print what a student should know, and start a
     background process that imports what ranks need, so that they start quickly.
 
-    Raises RuntimeError, which says what is missing and what to do, if a package is missing on any
-    other machine, or if the installation fails.
+    Raises RuntimeError, which says what to do, in three cases: a package is missing or too old on
+    any other machine, the installation fails, or this kernel has already imported a package that
+    was replaced.
     """
     place = next((name for variable, name in RENTED.items() if variable in os.environ), None)
     if wrong := missing():
@@ -61,8 +66,8 @@ def ready() -> None:
 
 
 def missing() -> dict[str, str]:
-    """{requirement of pyproject.toml that is not met: the version here, or "nothing"}; {} if all
-    are met, or if there is no such file."""
+    """{requirement of pyproject.toml that is not met: the installed version, or "nothing"}; {} if
+    all are met, or if there is no such file. The packages in SERVERS are not checked."""
     from packaging.requirements import Requirement
 
     project = (
@@ -104,8 +109,8 @@ def opened() -> Path | None:
 
 
 def about_files(notebook: Path | None) -> list[str]:
-    """What a student should know about the files in use, in one sentence each: whether lib is of
-    the same clone as the notebook, and whether this is the right copy of the lab.
+    """What a student should know about the files in use, one sentence for each problem: lib belongs
+    to a different clone from the notebook, or this is not the right copy of the lab.
 
     notebook: what `opened` returns. If it is None, we assume that the notebook is in the working
     directory, and only check the clone.
@@ -154,8 +159,9 @@ def _edition(notebook):
 
 
 def _show_ranks_the_way():
-    """Add the course to PYTHONPATH if it is on sys.path, where the first cell puts it after it has
-    fetched it. Processes that this kernel starts need lib, too, but inherit only PYTHONPATH."""
+    """Add the course to PYTHONPATH if it is on sys.path, where the first cell adds it after it has
+    fetched the repository. Processes that this kernel starts need lib, too, but they inherit
+    PYTHONPATH and not sys.path."""
     path = os.environ.get("PYTHONPATH", "")
     if str(COURSE) in sys.path and str(COURSE) not in path.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(COURSE), path]))

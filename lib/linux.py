@@ -1,8 +1,8 @@
 """Everything that the course needs of Linux and that other systems do not offer. Elsewhere, such as
 on macOS, a function returns a value that stands for "not known", so nothing fails.
 
-The table shows for each question where Linux answers it, what is returned elsewhere, and what the
-course then does without.
+The table lists what the course asks, where Linux answers it, and what is returned elsewhere, with
+the consequence for the course.
 
     question                       Linux                         elsewhere
     when threads ran or waited     /proc/<pid>/task/*/schedstat  {}      no rank is found idle
@@ -34,7 +34,7 @@ PROC = Path("/proc" if IS_HERE else "/no-proc-here")
 
 
 def missing() -> str:
-    """What a student loses on this system, in a sentence; "" on Linux."""
+    """A sentence that says what does not work on this system; "" on Linux."""
     if IS_HERE:
         return ""
     return (
@@ -45,13 +45,13 @@ def missing() -> str:
 
 
 class Thread(NamedTuple):
-    ran: float  # seconds that it ran on a processor
-    waited: float  # seconds that it was ready and waited for a processor
+    ran: float  # seconds for which it ran on a processor
+    waited: float  # seconds for which it was ready to run and waited for a processor
     state: str  # "R": runs or is ready, "D": waits for a disk, "S": sleeps
 
 
 def threads(pid: int) -> dict[str, Thread]:
-    """{thread id: Thread} of a process; {} if that is not known."""
+    """{thread id: Thread} of a process; {} if this is not known."""
     found = {}
     with contextlib.suppress(OSError):
         for number in os.listdir(PROC / f"{pid}/task"):
@@ -68,7 +68,7 @@ def counts_waiting() -> bool:
 
 def state(pid: int) -> str:
     """The state of a process: "R" if it runs or is ready, "S" if it sleeps, "D" if it waits for a
-    disk, "T" if it is stopped, "Z" if it has ended; "" if that is not known."""
+    disk, "T" if it is stopped, "Z" if it has ended and was not reaped; "" if this is not known."""
     with contextlib.suppress(OSError):
         return _state(f"{pid}/stat")
     return ""
@@ -85,8 +85,8 @@ def parents() -> dict[int, int]:
 
 
 def held(pid: int) -> int:
-    """Bytes of memory that a process has for itself, without files and shared memory; 0 if that is
-    not known. It is quick to read."""
+    """Bytes of resident memory of a process, without mapped files and shared memory; 0 if this is
+    not known. The number is quick to read."""
     with contextlib.suppress(OSError):
         _, resident, shared, *_ = map(int, _read(f"{pid}/statm").split())
         return (resident - shared) * os.sysconf("SC_PAGESIZE")
@@ -94,8 +94,9 @@ def held(pid: int) -> int:
 
 
 def held_with_share(pid: int) -> int:
-    """Bytes of memory of a process, with its proportional part of what it shares with others (Pss).
-    It is slow to read, because the kernel walks all of its pages."""
+    """Bytes of memory of a process, including its proportional share of the pages that it shares
+    with others (Pss); 0 if this is not known. The number is slow to read, because the kernel walks
+    all of the process's pages."""
     with contextlib.suppress(OSError, ValueError):
         (pss,) = (
             line for line in _read(f"{pid}/smaps_rollup").splitlines() if line.startswith("Pss:")
@@ -110,8 +111,8 @@ def processors() -> list[int]:
 
 
 def free() -> float:
-    """Bytes of memory that are free in this machine, or in the control group of this process if
-    that has less; inf if neither is known."""
+    """Bytes of memory that are available on this machine, or in the control group of this process
+    if that has less; inf if neither is known."""
     found = float("inf")
     with contextlib.suppress(OSError, StopIteration):
         available = (
@@ -148,7 +149,8 @@ def die_with_the_parent() -> None:
 
 
 def has_children() -> bool:
-    """Does this process have a child that runs, or one that has ended and was not reaped?"""
+    """Does this process have a child, either running or ended and not yet reaped? Always False on
+    other systems than Linux."""
     if not IS_HERE:
         return False
     try:
@@ -163,8 +165,8 @@ def _state(path):
 
 
 def _read(path):
-    """The text of a short file in /proc. `open` would take twice as long, and these files are read
-    all the time while ranks run."""
+    """The text of a short file in /proc. Python's `open` would take twice as long, and these files
+    are read continually while ranks run."""
     file = os.open(f"{PROC}/{path}", os.O_RDONLY)
     try:
         return os.read(file, 1 << 16).decode()

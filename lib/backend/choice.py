@@ -1,17 +1,18 @@
 """Decides which backend and device a rank gets (NCCL on a GPU, or gloo on the CPU) and joins it to
 the process group.
 
-The row is the backend that was asked for. The column says how many of the machine's GPUs work:
+The rows are the backends that can be requested. The columns say how many of the machine's GPUs work
+(gpus.py):
 
-    asked          GPUs >= ranks      1 or more GPUs      no GPU       (those that work: `gpus.py`)
+    requested      GPUs >= ranks      fewer than ranks    no GPU
     "auto"         nccl, a GPU each   gloo on the CPU     gloo on the CPU
     "gloo"         gloo on the CPU    gloo on the CPU     gloo on the CPU
     "nccl"         nccl, a GPU each   error               error
     "nccl-shared"  nccl, 2 ranks on a GPU (slow: for correctness only)    error
 
-"nccl-shared" is an error, too, if there are more than 2 ranks per GPU. The parent calls `choose`,
-and each rank then calls `join`. Ranks of a notebook and of torchrun use the same `join`. Those of
-torchrun find each other with `meet`, which also works after a restart.
+"nccl-shared" is an error, too, if there are more than 2 ranks per GPU. In a notebook the
+parent calls `choose`, and each rank then calls `join`. Under torchrun each rank only calls `join`,
+which itself calls `choose`, and `meet`, by which the ranks find each other even after a restart.
 """
 
 import os
@@ -38,8 +39,8 @@ RANKS_PER_SHARED_GPU = 2
 
 @dataclass(frozen=True)
 class Choice:
-    """What `choose` decided: the backend's name, how many ranks share a GPU, and a line that tells
-    the user why."""
+    """What `choose` decided: the backend's name, the number of ranks on each GPU, and a line that
+    tells the user why."""
 
     name: str  # "gloo" or "nccl"
     ranks_per_gpu: int  # 0 on the CPU
@@ -98,11 +99,11 @@ def join(
 
     RANK, WORLD_SIZE and LOCAL_RANK come from the environment, as torchrun sets them. Under torchrun
     call `join()` without arguments. It then selects NCCL if the node has a GPU for each of its
-    ranks, else gloo, and the ranks meet at MASTER_ADDR. In this case the GPUs are not tried first,
-    because a job that asked for GPUs should fail rather than run on the CPU. After `join` new
-    tensors are on a GPU by default if the rank has one, so that the same cell runs on a CPU and on
-    a GPU. timeout: the seconds after which a collective fails if some ranks do not call it, or
-    after which `meet` fails if some ranks do not arrive.
+    ranks, else gloo, and the ranks meet at MASTER_ADDR. In this case the GPUs are not tested first,
+    because a job that requested GPUs should fail rather than run on the CPU. After `join` new
+    tensors are created on the rank's GPU by default if it has one, so the same cell runs on a CPU
+    and on a GPU. timeout: the seconds after which a collective fails if some ranks do not call it,
+    or after which `meet` fails if some ranks do not arrive.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
@@ -135,19 +136,19 @@ def join(
 
 
 def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> dist.Store:
-    """A part of `store` that belongs only to the ranks of this attempt, although the ranks of
-    earlier attempts, which are dead now, have left keys in the store.
+    """A part of `store` that only the ranks of this attempt use, although the ranks of earlier
+    attempts, which are dead now, have left keys in the store.
 
         rank r  here/r = r's own name, new in every process
                 waits until rank 0 answers that name
         rank 0  answer/(name of r) = name of rank 0, for every r
                 waits until all ranks have arrived: came/(name of rank 0)/r
 
-    torchrun keeps one store over all its restarts, and init_process_group puts the ranks' addresses
-    under the same keys each time. A rank of the second attempt would therefore read the address of
-    a dead rank of the first, and wait for it. Nothing in the environment identifies the attempt
-    (TORCHELASTIC_RESTART_COUNT counts each node's own failures), so we use rank 0's name, which is
-    new each time. An answer to a rank's new name can only come from a rank 0 that is alive.
+    torchrun keeps one store across all its restarts, and init_process_group writes the addresses of
+    the ranks under the same keys each time. A rank of the second attempt would therefore read the
+    address of a dead rank of the first, and wait for it. Nothing in the environment identifies the
+    attempt (TORCHELASTIC_RESTART_COUNT counts each node's own failures), so we use rank 0's name,
+    which is new each time. Only a rank 0 that is alive can answer to a rank's new name.
 
     Raises RuntimeError on rank 0 after `timeout` seconds, naming the ranks that have not arrived,
     and torch's error on the other ranks.
@@ -234,7 +235,7 @@ ON_A_GPU = {
     # before it, which Lab 0 teaches anyway.
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
 }
-# Compute capabilities of GPUs that are mostly connected by PCIe: T4; A10 and A40; L4 and L40S.
+# Compute capabilities of GPUs that are mostly connected by PCIe: T4, A10 and A40, L4 and L40S.
 WITHOUT_NVLINK = {(7, 5), (8, 6), (8, 9)}
 OVER_PCIE = {
     # NCCL 2.29 has been seen to hang while it creates some 50 communicators in a row (NVIDIA/nccl

@@ -1,13 +1,13 @@
-"""Finds out which GPUs of this machine work, by letting each of them compute a small matmul.
+"""Finds out which GPUs of this machine work by letting each of them compute a small matmul.
 
     counted by the driver  tried here                             used
     0 1 2 3                0 ok, 1 ok, 2 "no kernel image", 3 ok  0 1, and why not the others
 
-`torch.cuda.device_count()` only asks the driver's management library, and so it also counts GPUs
-that do not work: when the driver is too old for this torch, when this torch was not built for the
-GPU, or when another program has reserved it. The trial runs in a separate process, because it may
-crash, and because a notebook that has opened a GPU occupies hundreds of megabytes of its memory.
-Rank r gets GPU r, so the count ends at the first GPU that does not work.
+`torch.cuda.device_count()` only asks the driver's management library, so it also counts GPUs that
+do not work, for example because the driver is too old for this torch, because this torch was not
+built for the GPU, or because another program has reserved it. The trial runs in a separate process,
+because it may crash, and because a notebook that has opened a GPU occupies hundreds of megabytes of
+its memory. Rank r gets GPU r, so the count ends at the first GPU that does not work.
 """
 
 import functools
@@ -42,7 +42,7 @@ for index in range(torch.cuda.device_count()):
 class Gpus:
     """The GPUs that work. names: one for each, beginning with GPU 0. why: what is wrong with the
     next GPU, or with all of them; "" if nothing. bfloat16: whether each of them has bfloat16 units,
-    which is so for compute capability 8.0 and above (A100, but not T4 or V100).
+    as GPUs of compute capability 8.0 and above have (A100, but not T4 or V100).
     """
 
     names: tuple[str, ...] = ()
@@ -56,8 +56,8 @@ class Gpus:
 
 @functools.cache
 def working() -> Gpus:
-    """The GPUs that work. The first call tries them, which takes seconds if the machine has any;
-    later calls return the same."""
+    """The GPUs that work. The first call tests them, which takes seconds if the machine has any;
+    later calls return the same result."""
     counted = torch.cuda.device_count()
     if not counted:
         return Gpus()
@@ -67,8 +67,9 @@ def working() -> Gpus:
 
 
 def tried(command: list[str], counted: int, seconds: float = SECONDS) -> Gpus:
-    """Run the trial `command`, and read what it prints about `counted` GPUs: for each, in order, a
-    JSON line [name, what is wrong, whether it has bfloat16 units]. It is ended after `seconds`."""
+    """Run the trial `command`, which prints a JSON line [name, what is wrong, whether it has
+    bfloat16 units] for each of `counted` GPUs in order, and return its result. The trial is ended
+    after `seconds`; a GPU without a line does not work."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         printed, end = done.stdout, _end(done.returncode)

@@ -1,5 +1,5 @@
-"""Makes breakpoint() raise an error where no person can type commands for a rank, because the
-debugger would wait for input for ever."""
+"""Makes breakpoint() raise an error where no person can type commands for a rank, because otherwise
+the debugger would wait for input forever."""
 
 import pdb
 import sys
@@ -18,7 +18,7 @@ def refuse(*_: Any, **__: Any) -> NoReturn:
 
 
 def refuse_debuggers() -> None:
-    """Let breakpoint(), pdb.set_trace() and pdb.Pdb().set_trace() raise in this process from now
-    on."""
+    """From now on, make breakpoint(), pdb.set_trace() and pdb.Pdb().set_trace() raise RuntimeError
+    in this process."""
     sys.breakpointhook = pdb.set_trace = refuse  # type: ignore[assignment]
     pdb.Pdb.set_trace = refuse  # type: ignore[assignment]

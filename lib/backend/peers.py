@@ -1,12 +1,12 @@
-"""Raises an error at once if a rank communicates with a rank that does not exist. Also counts the
-messages that a rank has begun but not waited for.
+"""Raises an error at once if a rank communicates with a rank that does not exist. This file also
+counts the messages that a rank has begun but not waited for.
 
     dist.send(x, rank + 1) on rank 1 of 2:
         ValueError: send to rank 2: the group has ranks 0 to 1. ...
     dist.isend(x, 1) on rank 0, without a `wait`:
         messages_left() is 1
 
-torch passes the number of such a rank on to the backend, and gloo then waits for it for ever.
+torch passes the number of such a rank on to the backend, and gloo then waits for it forever.
 Therefore we wrap the methods of ProcessGroup behind dist.send, dist.isend, dist.recv, dist.irecv,
 dist.broadcast, dist.reduce, dist.scatter and dist.gather, so that they check the number first.
 """
@@ -27,8 +27,8 @@ _counts = {"begun": 0, "waited for": 0, "in the world": 0}
 
 
 def refuse_strangers() -> None:
-    """From now on, let calls in this process raise a ValueError if they name a rank that does not
-    exist. The check takes a microsecond per call."""
+    """From now on, raise a ValueError if a call in this process names a rank that does not exist.
+    The check takes a microsecond per call."""
     for name, words in MESSAGES.items():
         _guard(name, words, lambda tensors, peer, *_: peer)
     for name, words in ROOTED.items():
@@ -52,21 +52,22 @@ def count_messages() -> None:
 
 
 def messages_left() -> int:
-    """How many messages this rank has begun and not waited for. They matter because such a message
-    may still be in flight, and may then be received in place of a later one."""
+    """How many messages this rank has begun and not waited for. Such a message may still be in
+    flight, and may then be received in place of a later one."""
     # not len(_begun), because a new Work may get the id of one that was dropped
     return _counts["begun"] - _counts["waited for"]
 
 
 def forget_messages() -> None:
-    """Set the counts to zero, because the groups of those messages have been destroyed."""
+    """Set the counts to zero, after the groups of those messages have been destroyed."""
     _begun.clear()
     _counts.update(dict.fromkeys(_counts, 0))
 
 
 def collectives_called() -> int:
     """How many collectives this rank has called on the group of all ranks, which must be the same
-    number on every rank. We count only on gloo; on another backend the result is 0."""
+    number on every rank. We count only on gloo, and after `count_messages`; on another backend the
+    result is 0."""
     world = dist.group.WORLD
     if world is None or dist.get_backend() != "gloo":
         return 0

@@ -1,4 +1,4 @@
-"""Collects everything that lib uses of torch's private interface, so that only this file has to be
+"""Contains everything that lib uses of torch's private interface, so that only this file has to be
 adapted to a new release of torch.
 
     name here                    what it is in torch
@@ -54,9 +54,9 @@ _gradient: Any = torch._C.TensorBase.grad  # the slot behind Tensor.grad
 def registry() -> Any:
     """torch's record of this rank's process groups.
 
-    `.group_count` is the number of groups made, which torch uses to name the next one; `.pg_map` is
-    {group: (backend, store)}, `.pg_names` {group: name}, and `.pg_group_ranks` {group: {global
-    rank: rank in the group}}.
+    `.group_count` is the number of groups made so far, which torch uses to name the next one.
+    `.pg_map` is {group: (backend, store)}, `.pg_names` is {group: name}, and `.pg_group_ranks` is
+    {group: {global rank: rank in the group}}.
     """
     return distributed_c10d._world
 
@@ -82,8 +82,8 @@ def unawaited_collectives() -> int:
 
 
 def flight_recorder(backend: str) -> tuple[Callable[..., bytes] | None, str]:
-    """(function, name) of the function that returns the Flight Recorder's dump; the function is
-    None if this torch has none. backend: needed because NCCL has a recorder of its own."""
+    """(function, name) of the function that returns the Flight Recorder's dump. The function is
+    None if this torch has none. backend: "nccl" has a recorder of its own."""
     name = "_dump_nccl_trace" if backend == "nccl" else "_dump_fr_trace"
     return getattr(torch._C._distributed_c10d, name, None), name
 
@@ -105,7 +105,7 @@ def dispatch_modes() -> int:
 
 @contextlib.contextmanager
 def without_dispatch_modes() -> Iterator[None]:
-    """Inside, no TorchDispatchMode of this thread sees an op."""
+    """Inside the block, no TorchDispatchMode of this thread sees an op."""
     modes = [_pop_mode() for _ in range(dispatch_modes())]
     try:
         yield
@@ -115,7 +115,7 @@ def without_dispatch_modes() -> Iterator[None]:
 
 
 def saved_tensors_hooks() -> bool:
-    """Are hooks on saved tensors active?"""
+    """Are hooks on saved tensors (torch.autograd.graph.saved_tensors_hooks) active?"""
     return bool(torch._C._autograd._top_saved_tensors_default_hooks(True))
 
 

@@ -39,8 +39,8 @@ def fit_again():
 
 
 def main():
-    """Run one command. If a file cannot be read, it ends with the reason and without a
-    traceback."""
+    """Run one command. If `predict` cannot read or write a file, the program exits with the reason
+    and without a traceback."""
     asked = parser().parse_args()
     if asked.command == "score":
         return score.main()

@@ -1,5 +1,5 @@
-"""Reads the model of a published row. A row rarely states all sizes, so the missing ones are taken
-from the model of the same name in data/models.csv, or assumed; a row that leaves too much open is
+"""Reads the model of a published row. Few rows state all sizes, so the missing ones are taken from
+the model of the same name in data/models.csv, or assumed. A row that leaves too much open is
 refused.
 
 Columns: model params_b layers hidden heads kv_heads ffn vocab seq experts topk, and any other of
@@ -8,7 +8,8 @@ data/models.csv. If that table has no model of the row's name, we assume for emp
     vocab   51,200
     layers  (P - V h) / 12 h^2, rounded to a multiple of the stages; P parameters, vocabulary V,
             hidden size h. This is not possible for a mixture of experts
-    others  no shared expert, no dense first layers, no latent attention
+    others  those of `lib.cost.shapes.shape`: no shared expert, no dense first layers, no latent
+            attention
 
 A mixture is refused if experts, topk or the width of an expert is missing. Any row is refused if no
 transformer has such sizes, or if its sizes give less than 0.7 or more than 1 / 0.7 times the

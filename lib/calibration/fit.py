@@ -2,14 +2,14 @@
 
     residual of row j  e_j = log R_j - log T_j(x, f_stack), the measured over the predicted time
     f_stack            a factor on the predicted time, one per software stack, for all but the
-                       matmul with the vocabulary. It makes the weighted mean of the stack's e
+                       vocabulary's matmul and the loss. It makes the weighted mean of the stack's e
                        nearly 0, and is drawn a little towards 1, more so if the stack has few rows
-    weight             w_j = min(1, sqrt(25 / rows of its source)), on e_j: 720 rows of one source
-                       count as 25
+    weight             w_j = min(1, sqrt(25 / rows of its source)), on e_j, so that many rows of one
+                       source count as 25
 
-Beyond 10 %, an error counts like |e| rather than e^2, so that a few outliers have little effect on
-the fit. Of the 720 single-node rows of vTrain we use every sixth. A fit takes about a minute, most
-of which is spent in evaluating the model.
+Beyond 10 %, a weighted error w e counts like |w e| rather than (w e)^2, so that a few outliers have
+little effect on the fit. Of the 720 single-node rows of vTrain we use every sixth. A fit takes
+about a minute, most of which is spent in evaluating the model.
 """
 
 import csv
@@ -37,8 +37,8 @@ class Case(NamedTuple):
 
 
 def cases(name="rows"):
-    """[Case] of data/`name`.csv. A run may have several metrics that give its step time; the first
-    one is taken. Rows that cannot be predicted are left out."""
+    """[Case] of data/`name`.csv. If several metrics of a run give its step time, the first one that
+    can be predicted is taken. Rows that cannot be predicted are left out."""
     found = {}
     for row in table_as_text(name):
         key = row["source"], row["row"]

@@ -9,16 +9,16 @@ source's count.
                                                  repeats
     MFU, HFU            the same two rates over the GPU's peak
 
-All sources count 6 operations per parameter and token, and 12 L h s per token for attention scores,
-but they differ in the details:
+All sources count about 6 operations per parameter and token, and 12 L h s per token for attention
+scores, but they differ in the details:
 
     Megatron-LM's papers     count the vocabulary's matmul, but not the embedding; hardware: 8
                              instead of 6 if all layers are recomputed (Narayanan et al. 2021,
                              equation 3)
     NVIDIA's newer tables    count half of the scores, those that a causal mask keeps
                              (Megatron-Bridge; NeMo until 24.07 counted all)
-    torchtitan, llm-foundry, count every parameter, the embedding too
-    Llama 3's table 4
+    torchtitan, llm-foundry, count every parameter, including the embedding
+    and Llama 3's table 4
 
 Therefore the TFLOP/s of two sources cannot be compared, while seconds or tokens per second can.
 Some sources print both, and these confirm the counts: Llama 3 8B at 8192 tokens takes 57.9 GFLOP
@@ -48,7 +48,8 @@ def model_flops(source, model):
 
 def hardware_flops(source, model, plan):
     """Operations per token, including those that recomputation repeats: the forward pass of the
-    layers (full), or only their attention scores (selective)."""
+    layers (full), to which llm-foundry adds the vocabulary's matmul, or only the attention scores
+    (selective)."""
     flops = model_flops(source, model)
     scores = model.layers * model.scores_flops(causal=source.startswith(CAUSAL))
     if plan.recompute == "full":
@@ -89,7 +90,7 @@ def per_second(metric, source, job):
 
 
 def grows_with_time(metric):
-    """True if a longer step makes the metric larger (seconds, days), False if smaller (rates)."""
+    """True if a longer step makes the metric larger (seconds, days), False for a rate."""
     return metric in ("step_time", "step_time_derived", "days_300B_tokens")
 
 

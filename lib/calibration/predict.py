@@ -53,8 +53,8 @@ class Prediction(NamedTuple):
 
 
 def predict(row, k=None):
-    """The Prediction of a row with the columns of lib.calibration.rows. A bad row raises no error;
-    the note says what is wrong with it.
+    """The Prediction of a row with the columns of lib.calibration.rows. For a row that cannot be
+    predicted no error is raised; the note says what is wrong with it.
 
     k: Parameters; those of data/parameters.csv if not given.
     """
@@ -113,8 +113,9 @@ def _predict(row, k):
 
 
 def bubble(row):
-    """The bubble of a pipeline schedule. The row's label names the schedule, and a model whose
-    times Qi et al. 2024 measured. Of the columns only pp, vp and those of the batch are used."""
+    """The bubble rate of a pipeline schedule. The row's label names the schedule, and a model whose
+    times Qi et al. 2024 measured. Apart from the label, only pp, vp, global_batch and micro_batch
+    are used."""
     p, batch, v = whole(row, "pp"), whole(row, "global_batch"), whole(row, "vp")
     label, b = row["row"], whole(row, "micro_batch")
     in_label = next((int(m) for m in re.findall(r"(?<![^-])m(\d+)(?![^-])", label)), None)
@@ -143,7 +144,7 @@ def zero_states(row):
         raise Unpredictable(
             f"params_b is {row['params_b'] or 'empty'}: it should be billions of parameters"
         )
-    precision_of(row.get("precision") or "fp16")  # raises unless the precision is mixed
+    precision_of(row.get("precision") or "fp16")  # raises unless it is of 16 bits or fewer
     if whole(row, "ep", 1) > 1:
         raise Unpredictable(
             "ep is more than 1: which of params_b are experts is not said; ask for "
@@ -165,8 +166,8 @@ def zero_states(row):
 
 
 def one_layer(row, k):
-    """The forward or backward time of one layer. Such rows do not state layers and batch, so they
-    are taken to be one layer and one micro-batch."""
+    """The time of one layer: forward, backward or both. Empty cells for the layers and the batch
+    are taken to mean one layer and one micro-batch."""
     filled = {"layers": 1, "vocab": 51200, "zero_stage": 0}
     text = {**row, **{key: row.get(key) or value for key, value in filled.items()}, "params_b": ""}
     text["global_batch"] = row.get("global_batch") or row["micro_batch"]
@@ -233,8 +234,8 @@ def predict_file(rows, out):
     """Read the CSV file `rows`, and write it to `out` with the additional columns predicted, low,
     high and note. Returns (how many rows are predicted, how many are not).
 
-    Raises ValueError if `rows` is not a CSV file in UTF-8, or if its first line does not name each
-    column once.
+    Raises ValueError if `rows` is not a CSV file in UTF-8, or if its first line names none of the
+    known columns, or one column twice. Raises OSError for a file that cannot be read or written.
     """
     columns, content = _read(rows)
     done, new = 0, ADDED

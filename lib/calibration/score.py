@@ -1,5 +1,5 @@
 """Measures how well the cost model predicts published runs, source by source, and compares it with
-a null model that knows almost nothing.
+a null model that has only one number per source.
 
     error of a row   | predicted / measured - 1 |
     in sample        with parameters that were fitted to all rows
@@ -9,9 +9,10 @@ a null model that knows almost nothing.
     null, step time  operations / (GPUs x peak x e), with one efficiency e per source, its median
     null, memory     one share of the GPU's memory per source, its median
 
-A configuration group is a model on a kind of GPU with the same degrees. A plan in six releases of a
-stack, or with several micro-batches, is one group, so that it is not tested on parameters that were
-fitted to near copies of it. The null model has an advantage: its medians include the test rows.
+A configuration group is a model on a number of GPUs of one family, with the same tp, pp, cp and ep.
+A plan in six releases of a stack, or with several micro-batches, is therefore one group, so that it
+is not tested on parameters that were fitted to near copies of it. The null model has an advantage:
+its medians include the test rows.
 """
 
 import zlib
@@ -106,8 +107,8 @@ def memory_cases():
 
 
 def memory():
-    """[Line] of peak memory. Only four numbers of that model are fitted: two counts of bytes per
-    logit, and what two allocators reserve."""
+    """[Line] of peak memory. Only four numbers of that model were set to match such rows: two
+    counts of bytes per logit, and what two allocators reserve."""
     cases = memory_cases()
     sources = [case.source for case in cases]
     predicted = [peak_bytes(case.job.model, case.job.plan, case.job.stack) for case in cases]
@@ -119,7 +120,7 @@ def memory():
 
 
 def group(case):
-    """The configuration group of a case, as a text that can be compared."""
+    """The configuration group of a case, as a text."""
     model, plan, gpu, _ = case.job
     return f"{model.name} {gpu.family} {plan.gpus} {plan.tp} {plan.pp} {plan.cp} {plan.ep}"
 

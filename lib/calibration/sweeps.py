@@ -14,12 +14,12 @@ line:
     s                            relative scatter of T about these lines, with a c and an a for each
                                  set of degrees
 
-Of two plans that are equally fast, the measured times differ by more than 1.64 sqrt(2) s = 2.3 s
-once in ten times. Repeated runs count too. If no line of a sweep has more points than are needed to
-fit it, s cannot be estimated from that sweep, and we use the s of all sweeps of the same
-publication.
+The measured times of two plans that are equally fast differ by more than 1.64 sqrt(2) s = 2.3 s in
+one of ten cases. Repeated runs also count as points of a line. If no line of a sweep has more
+points than are needed to fit it, s cannot be estimated from that sweep, and we use the s of all
+sweeps of the same publication.
 
-Of vTrain's sweeps, the half of the plans that is in data/sweeps.csv is in no fit; all others are.
+The half of vTrain's plans that is in data/sweeps.csv is in no fit, and all other runs are.
 """
 
 from typing import NamedTuple

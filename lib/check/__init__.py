@@ -1,23 +1,23 @@
 """The graded checks. In a notebook: `check.send_recv(send_recv)`; later cells run `use(send_recv)`.
 
-A check has the name of its exercise, and each exercise is one file in the folder of its lab, lab0/
+A check has the name of its exercise, and each exercise has a file in the folder of its lab, lab0/
 to lab6/. `check.points(0)` adds up Lab 0's points. `python -m lib.check` prints which exercise is
 tested in which adversarial case.
 
 exercise.py exercises.py             the classes Exercise, Claim, Hint, Problem and Bundle;
                                      the list of all exercises
-framework.py so_far.py               runs an answer and judges it claim by claim; the points so far
+framework.py so_far.py               runs an answer and judges each claim; the points so far
 verdict.py card.py cells.py          shows a verdict; lays it out as a card in a notebook;
-                                     warns if it is not about the code that the student sees
+                                     warns if it is about other code than the student sees
 side_by_side.py shown.py probes.py   runs one script with lib's own function and with the answer;
-                                     compares what they show; what is examined in every exercise
+                                     compares what they show; what every exercise is probed for
 numbers.py causes.py                 functions that return a number; the hints of an exercise
 cases.py comm.py wire.py             groups, sizes and inputs; the collectives given to an answer;
-                                     how the ranks of a check exchange messages among themselves
+                                     how the ranks of a check exchange a few bytes
 overlap.py footprint.py products.py  what runs at the same time; what is allocated and kept;
-                                     how many multiplications are done
+                                     how many multiply-adds are done
 tensors.py                           random tensors, and the comparison of two tensors
-claims.py traffic.py                 claims with several judges; judges of what was sent
+claims.py traffic.py                 claims that have several judges; judges of what was sent
 explain.py whose.py symptoms.py      explains a wrong value; finds the rank whose part is missing;
                                      predicates on a Problem
 own_cells.py                         warns of names from cells that are not graded
@@ -66,7 +66,7 @@ def points(lab: int) -> None:
 
 def use(fn):
     """Return the student's `fn` if it has passed its check in this kernel. Otherwise return lib's
-    function, and print a line that says so."""
+    function, and print a line that says so. Raises KeyError if no exercise has such a function."""
     from lib.check.exercises import FUNCTIONS
 
     name = getattr(fn, "__name__", repr(fn))

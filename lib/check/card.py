@@ -5,7 +5,7 @@ so that they can be read at a glance.
     what fails      red, with a cross, and below it what was observed
     the advice      set apart on a tinted background
     your own line   highlighted
-    the foot        the points of the lab so far, and the next exercise
+    the foot        the points of the lab so far, and the next exercise after one that passed
 
 A card is shown only to a person in front of a notebook (lib/frontend.py). Its output also carries
 the text, for readers of the file who have no browser. The card is HTML with its own style sheet and
@@ -79,8 +79,8 @@ class Told:
     """One part of a verdict.
 
     kind: "ok", "fails" or "stopped", where head names a claim or a part of a bundle, and text says
-        something about it; or "text", "tip", "printed" or "note", which have only a text, shown
-        below the parts before them.
+        something about it; or "text", "tip", "printed" or "note", which have only a text and
+        belong to the item before them, or to the whole verdict if there is none.
     depth: 1 inside a part of a bundle, else 0.
     """
 
@@ -94,8 +94,8 @@ def html(
     name: str, told: Iterable[Told], state: str, score: str, foot: str, names: Iterable[str] = ()
 ) -> str:
     """The card as HTML. state: "passed", "failed" or "neutral". score, foot: texts; foot may be "".
-    names: the functions that the exercise asks for. The script in the card finds their cells by
-    these names."""
+    names: the functions that the exercise asks for, by which the card's script finds their
+    cells."""
     made, card = [], f"verdict-{uuid.uuid4().hex[:12]}"
     made.append(f'<div class="verdict {state}" id="{card}" role="group" ')
     made.append(f'aria-label="Verdict on {escape(name)}"><style>{STYLE}</style>')

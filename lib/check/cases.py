@@ -8,17 +8,17 @@ example, four ranks at element 4, with fine = 1:
     contributes    5   20   80  320      sum  425      425 / 5 = 85 = 1111 in base 4
     without 1      5    .   80  320           405      405 / 5 = 81 = 1101 in base 4
 
-A sum divided by k(e) is a number in base 4 whose digit r counts how often rank r is in it. Every
-wrong sum of complete parts therefore has a value of its own, from which `explain.py` reads the
-mistake. Neighbouring elements have different values, and so have the chunks.
+A sum divided by k(e) is a number in base 4 whose digit r counts how often rank r is in it, up to
+three times. Every wrong sum of complete parts therefore has a value of its own, from which
+`explain.py` reads the mistake. Neighbouring elements have different values, and so have the chunks.
 
 `fine` makes values that no narrower type can represent. In float64 it is 1 + 2^-30, which float32
 rounds to 1. In int64 it is 2^40 + 1, which float32 rounds as well, and so does float64 once it is
-multiplied by a large sum. All results stay exact, because a sum needs 20 bits and `fine` adds 30
-(40 in int64).
+multiplied by a large sum. All results stay exact, because a sum needs at most 20 bits and `fine`
+adds 30 (40 in int64).
 
 Inputs and expected values are made on the CPU. A rank here is a rank within the group. In the last
-group, these differ from the global ranks, so an answer that confuses the two fails there.
+group, group ranks differ from global ranks, so an answer that confuses the two fails there.
 """
 
 from dataclasses import dataclass
@@ -97,10 +97,10 @@ def in_step(cases, groups_of, one, group):
 
     groups_of: groups_of(cases) -> {case: the group(s) that `one` is given}.
     one: one(case, group) -> {"ok": bool, ...}, called on the case's ranks.
-    group: all ranks, which agree over it whether to continue. It is not the default group, because
-        answers may call torch's collectives on that.
+    group: a group of all ranks, over which they agree whether to continue. It is not the default
+        group, because answers may call torch's collectives on that one.
 
-    Returns one record per case that was run, or None for a case in which this rank had no part.
+    Returns one record per case that was run, with None for a case in which this rank took no part.
     """
     groups, seen, wire = groups_of(cases), [], Wire(group)
     for case in cases:
@@ -132,7 +132,7 @@ class NotWaitedFor(RuntimeError):
 
 
 def called(case, fn, *args, **kwargs):
-    """Return what the student's function returns. What it sends is in the ledger's section
+    """Call the student's function and return its result. What it sends is in the ledger's section
     `case.name`.
 
     Raises NotWaitedFor, which names the line, if it started an op and did not wait for it.
@@ -184,7 +184,7 @@ def own(rank, n, dtype):
 
 
 def owner(value, world_size):
-    """The rank whose `own` contains this value, or None."""
+    """The rank whose `own` can contain this value, or None."""
     fine, is_integer = FINE.get(value.dtype, 1), value.dtype == torch.int64
     plain = value.item() // fine if is_integer else value.item() / fine
     known = 1000 <= plain < 1000 * (world_size + 1) and plain % 1 == 0
@@ -201,7 +201,7 @@ def draw(seed, *shape, top=3):
 
 
 def number(value) -> str:
-    """The value in words: 405.0 or 405, and six digits of what is not an integer."""
+    """The value as text: 405.0 or 405, and six significant digits if it is not an integer."""
     value = value.item()
     return str(value) if isinstance(value, int) or value.is_integer() else f"{value:.6g}"
 
@@ -211,7 +211,7 @@ def name_of(dtype) -> str:
 
 
 def form_of(out) -> str:
-    """`float32 (3,)`, or the type's name of what is not a tensor."""
+    """`float32 (3,)` for a plain tensor; for anything else, the name of its type."""
     if type(out) is not torch.Tensor:
         return "None" if out is None else type(out).__name__
     return f"{name_of(out.dtype)} {tuple(out.shape)}"

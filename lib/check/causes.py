@@ -6,15 +6,15 @@
     "no number" = {when = {kind = "raised", refused = "None"}, says = "f may return ..."}
 
 Most hints are found by the fingerprint of a known mistake (fingerprints.py). `when` says which
-other Problems a hint fits. Several mistakes leave the same condition true, so a sentence with a
-`when` names none of them: it says what the condition proves, which rule is broken and why the rule
+other Problems a hint fits. Several mistakes can make the same condition true, so a sentence with a
+`when` names none of them. It says what the condition proves, which rule is broken and why the rule
 holds, or, after "Try: ", what to look at.
 
 A string after `when` fits if the name of the wrong value begins with it, and a list of strings fits
 if one of them does. A table fits if all of its keys do (`CONDITIONS`), and a list of tables if one
 of them does. A condition that cannot be written like this is a predicate in the exercise's file: a
-function of the Problem. The generic hints, of which a few are tried before the exercise's own and
-most after them, are about what the harness detects by itself in any exercise.
+function of the Problem. The generic hints are about what the harness detects by itself in any
+exercise. A few of them are tried before the exercise's own hints, and most after them.
 """
 
 import functools
@@ -44,7 +44,7 @@ def hints(lab: str, *sections: str, **predicates) -> tuple[Hint, ...]:
     sections: the sections of sentences/<lab>.toml that belong to the exercise, its own and those
         that it shares with others. If two hints have the same name, the first counts.
     predicates: the conditions of hints without a `when`. Each has the name of its hint, with
-        underscores for spaces and hyphens.
+        underscores for spaces and punctuation.
     """
     known: dict[str, str | dict] = {}
     for name in sections:
@@ -95,8 +95,8 @@ def in_variant(*variants):
 
 def differs(*names):
     """A predicate: a value or form differs from lib's under a name that begins with one of these,
-    and in no variant of a probe. It excludes values that are rounded, None, or of another dtype,
-    because GENERIC has hints for them."""
+    and not in a variant (probes.py). Values that are rounded, None, or of another dtype are
+    excluded, because GENERIC has hints for them."""
 
     def fits(p):
         told = p.fact("narrowed") or p.fact("dtype") or p.fact("got") == "None"

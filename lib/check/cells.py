@@ -1,5 +1,5 @@
-"""Finds out whether a verdict is about the code that the student sees. If not, a sentence above the
-verdict says so.
+"""Finds out whether a verdict is about the code that the student sees. If it is not, a sentence
+above the verdict says so.
 
     the cell raised      it defines the function but failed before the definition, so the check gets
                          the function of an earlier run

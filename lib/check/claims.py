@@ -1,4 +1,4 @@
-"""Makes claims out of several judges, and judges that look at each case and each rank in turn.
+"""Builds claims from several judges, and judges that look at each case and each rank in turn.
 
 Judges of values that are shown side by side are in shown.py, and judges of what was sent are in
 traffic.py.
@@ -21,8 +21,8 @@ def claim(name, points, says, *judges) -> Claim:
 
 
 def without_ranks(judge):
-    """Turn judge(seen), where `seen` is what the measure returned, into a judge for a claim about a
-    function without ranks."""
+    """Turn judge(seen), where `seen` is what the measure returned, into a judge of a function that
+    needs no ranks."""
 
     def of(runs):
         ((seen,),) = (run.results for run in runs)

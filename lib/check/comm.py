@@ -6,16 +6,16 @@ never hang. In this example, rank 0 calls with ranks that never join:
     rank 2     n=2 on ranks 2 3       n=2 on ranks 2 3       over
     rank 3     n=2 on ranks 2 3       n=2 on ranks 2 3       over
 
-The ranks need not call in step. In every round, each rank tells all others which call it is about
-to make: op, ranks, elements and dtype. If all ranks of a call agree on it, it is done in this
-round, and a sum is added up in the order of the ranks, so that all of them get the same bits. The
-other ranks wait. If no call can be done, every waiting rank raises a Clash, where with real
-collectives it would wait forever. A rank whose part is over keeps reporting that until all ranks
-are over.
+The ranks need not call in step. In every round, each rank announces to all others which call it is
+about to make: op, ranks, elements, dtype, reduction and counts. If all ranks of a call agree on it,
+it is done in this round. A sum is added up in the order of the ranks, so all of them get the same
+bits. The other ranks wait. If no call can be done, every waiting rank raises a Clash, where with
+real collectives it would wait forever. A rank that has finished its part keeps reporting "over"
+until all ranks are over.
 
-The ranks tell each other through named pipes (wire.py). In the logs, each exchange is a barrier of
-the group `control`, which the answer does not know. Whatever the logs show on another group was
-therefore not sent by the given collectives.
+The ranks exchange these announcements through named pipes (wire.py). In the logs, each exchange is
+a barrier of the group `control`, which the answer does not know. Whatever the logs show on another
+group was therefore not sent by the given collectives.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
-# bytes of a call's data that are sent along with its header, which saves small calls an exchange
+# bytes of data that are sent along with a call's header, which saves small calls an exchange
 INLINE = 4096
 REDUCTIONS = {
     dist.ReduceOp.SUM: "sum",
@@ -63,7 +63,7 @@ KINDS = ("", *REDUCTIONS.values())
 
 
 class Clash(Exception):
-    """The ranks' calls do not fit together. problem: in what way, for judges and hints."""
+    """The ranks' calls do not match. problem: the mismatch, for judges and hints."""
 
     def __init__(self, problem):
         super().__init__(problem.text)
@@ -75,8 +75,8 @@ class Call(NamedTuple):
 
     phase: what the check was doing: "forward", "backward", "step", ...
     ranks: global ranks.
-    counts: of an all_to_all, the rows to each rank and then from each; of a broadcast or a reduce,
-        the root.
+    counts: for an all_to_all, the rows to each rank and then from each; for a broadcast or a
+        reduce, the root.
     """
 
     op: str
@@ -91,13 +91,14 @@ class Call(NamedTuple):
 class Recorder:
     """The collectives of one rank. Every rank of `control` creates one.
 
-    allowed: the sets of ranks on which an answer may call. A call on other ranks is recorded as
-        `stray` and done on the first set that contains this rank. None: any ranks of control.
+    allowed: the sets of ranks on which an answer may call. The first call on other ranks is
+        recorded as `stray`, and every such call is done on the first set that contains this rank.
+        None: any ranks of control that include this rank.
     before: before(Call) is called as each call begins. It may inspect the memory, or wait
         (overlap.py).
     raises: False for calls in the background, because a Clash would end their thread. The Clash is
-        then only recorded, and a call that the others do not join takes this rank's elements for
-        theirs.
+        then only recorded, and a call that the others do not join continues with copies of this
+        rank's elements in place of theirs.
     """
 
     def __init__(self, control, allowed=None, before=None, raises=True):
@@ -196,7 +197,7 @@ class Recorder:
     def end(self):
         """Called when the answer has returned on this rank, or raised. Returns once that is so on
         every rank of control."""
-        # it is not run if an op in flight has raised, which is reported elsewhere
+        # raises if an op in flight has raised, which is reported elsewhere
         with contextlib.suppress(RuntimeError):
             _in_turn(lambda: None)
         for group, work in list(background.in_use.items()):  # the answer did not wait for it
@@ -224,8 +225,8 @@ class Recorder:
         }
 
     def _ranks(self, group, op=""):
-        """The global ranks of a call: the answer's or, if these are not allowed, those that it
-        should have taken."""
+        """The global ranks of a call: those of the answer's group or, if these are not allowed,
+        those that it should have used."""
         ranks = (
             tuple(dist.get_process_group_ranks(group))
             if group != dist.GroupMember.NON_GROUP_MEMBER
@@ -276,7 +277,7 @@ class Recorder:
         return [self._decoded(array("q", one[:n])) for one in both], [one[n:] for one in both]
 
     def _encoded(self, call):
-        """A Call as numbers, equally many for every Call of this group."""
+        """A Call as a list of integers, which has the same length for every Call of this group."""
         numbers = [-1]
         if call:
             mask = sum(1 << self.members.index(rank) for rank in call.ranks)
@@ -326,8 +327,8 @@ class Recorder:
         return finish(result, op, len(ranks))
 
     def _why(self, said):
-        """The Problem, which says what one rank waits for in vain, and what another does instead.
-        If a rank is over, it is the other."""
+        """The Problem, which says which call one rank waits in, and what another does instead. A
+        rank that is over is preferred as the other one."""
         waiting = [
             (rank, other)
             for rank, call in zip(self.members, said, strict=True)
@@ -353,8 +354,8 @@ class Recorder:
 
 
 def _fit(a, b):
-    """True if these two are one call. Only gathered chunks, and the rows of an all-to-all, may
-    differ in size."""
+    """True if these two belong to one call. Their sizes may differ only in an all_gather and an
+    all_to_all."""
     if b is None or (a.op, a.dtype, a.ranks, a.reduction) != (b.op, b.dtype, b.ranks, b.reduction):
         return False
     sizes = a.op in ("all_gather", "all_to_all") or a.elements == b.elements
@@ -372,7 +373,7 @@ def _did(call):
 
 
 def _bytes(tensor, n, start):
-    """n bytes of the tensor's data, beginning with byte `start`, and zeros after its end."""
+    """n bytes of the tensor's data, starting at byte `start` and padded with zeros."""
     if tensor is None or not tensor.numel():
         return bytes(n)
     with unseen():
@@ -388,8 +389,8 @@ def _tensor(data, dtype):
 
 
 def _in_turn(fn):
-    """Call fn. While anything is in flight in the background, its thread makes the call, after what
-    was begun before, so that each rank's calls stay in order."""
+    """Call fn. While anything is in flight in the background, the background thread calls fn after
+    what was begun before, so that each rank's calls stay in order."""
     if background.in_use and not background.is_this_thread():
         return background.start(fn).wait()
     return fn()

@@ -20,7 +20,7 @@ from lib.check.exercise import Bundle
 
 def not_passed(fns, known, passed) -> dict[str, object]:
     """{name: the course's function} for every exercise whose function these answers call, directly
-    or through other functions, and whose student's version has not passed.
+    or through other functions, if the student's version of it has not passed.
 
     known: {name: Exercise}; passed: {name: the student's function that passed}.
     """
@@ -46,8 +46,8 @@ def functions_of(fn) -> list[types.FunctionType]:
 
 
 def _called(fn):
-    """Yield (name, value) of the student's own globals that a function, or the methods of a class,
-    use. Only functions and classes are included."""
+    """Yield (name, value) for the student's own functions and classes that a function, or a method
+    of a class, uses as globals."""
     for body in functions_of(fn):
         for name in _names(body.__code__):
             value = body.__globals__.get(name)

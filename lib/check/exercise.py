@@ -33,8 +33,9 @@ ALWAYS = "an answer that never returns, exits or interrupts is judged in every e
 
 
 class CheckFailed(AssertionError):
-    """The answer is not right yet. The message names the first claim that failed; the details were
-    printed above it."""
+    """The answer is not right yet. The message names the first claim that failed, and the details
+    are shown above it. Or the check was not given a function, and the message says how to call it.
+    """
 
     shown = False  # True if a card has shown the message, so that the red box need not repeat it
 
@@ -94,13 +95,13 @@ class Exercise:
     measure: measure(student's function) -> what was observed (plain data and tensors). It runs on
         every rank, and calls `ledger.mark(label)` before each call of the student's function and
         `ledger.mark("")` after it.
-    worlds: the numbers of ranks it runs on; () for a function that needs no ranks. Its `measure`
-        runs in the kernel, and the Run has world size 0.
+    worlds: the numbers of ranks it runs on; () for a function that needs no ranks, whose `measure`
+        runs in the kernel. Its Run has world size 0 and no ledger.
     may_call: the ops of torch ("send") and the functions of lib ("p2p.send_recv") that an answer
         may be built from.
     reference: lib's function of the same name and signature, for `use`.
     before: prepares what the measure needs but no answer affects, such as recorded runs. It is
-        called before the time limit of the answer begins.
+        called before the time limit of the answer begins, and only if `worlds` is ().
     bonus: its points are added to the lab's 100 (the notebook tags the check's cell "bonus").
     leaves_out: {name in ADVERSARIAL: why it does not apply}. left_out.py has the usual reasons. If
         the reference is a function, "attributes" is added automatically.

@@ -1,7 +1,7 @@
 """All graded exercises, in the order of the notebooks. Each is a file in the folder of its lab.
 
-Only the kernel imports all of them. A rank receives the `measure` of a single exercise, so it
-imports only that exercise's file.
+Only the kernel imports all of them. A rank receives only the `measure`s of the exercise that is
+checked, so it imports only the files that this exercise needs.
 """
 
 from importlib import import_module

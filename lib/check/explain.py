@@ -42,8 +42,8 @@ def _is_whole(x):
 
 
 def cut(x, most: int = 80) -> str:
-    """repr(x) without addresses, on one line. A long one is cut off between two items, where "..."
-    follows."""
+    """repr(x) without addresses, on one line. A long one is cut off, between two items if possible,
+    and ends in "..."."""
     text = " ".join(without_addresses(repr(x)).split())
     if len(text) <= most:
         return text
@@ -52,7 +52,7 @@ def cut(x, most: int = 80) -> str:
 
 
 def described(x) -> str:
-    """`3.5, a float`: a value of another kind than expected, with its type."""
+    """`3.5, a float`: a value and its type, for a value of the wrong type."""
     return f"{cut(x, 60)}, {kind_of(x)}"
 
 
@@ -63,7 +63,8 @@ def kind_of(x) -> str:
 
 
 def times(got: float, want: float) -> str:
-    """ "0.98 x expected", with enough digits to differ from 1. Returns "" if 0 is expected."""
+    """ "0.98 x expected", with enough digits to differ from 1. Returns "" if 0 is expected, or if
+    `got` is right or not finite."""
     if not want or got == want or not isfinite(got):
         return ""
     digits = next((d for d in (4, 7, 10, 13, 16) if f"{got / want:.{d}g}" != "1"), 17)
@@ -71,8 +72,8 @@ def times(got: float, want: float) -> str:
 
 
 def narrowed(got, want) -> bool:
-    """True if these are the right values after rounding to a narrower type, which has 24, 11 or 8
-    bits."""
+    """True if rounding to a narrower type, which has 24, 11 or 8 bits, can explain the difference:
+    no element is off by more than 2^-6 of its right value."""
     comparable = torch.is_tensor(got) and got.shape == want.shape and want.numel() > 0
     if not comparable or torch.equal(got, want):
         return False
@@ -87,15 +88,15 @@ def read_sum(case, rank, got, start=0):
 
     facts: absent and doubled (lists of ranks), own (nothing was added to the rank's own value),
     factor (got = factor x expected), divided (the sum was divided by N), moved (the chunk that is
-    here instead), tail (only the remainder is wrong), narrowed (the values were rounded to a
-    narrower type).
+    here instead), tail (only elements at the end are wrong, and N does not divide n), narrowed (the
+    values were rounded to a narrower type).
     """
     world_size, n = case.world_size, case.n
     want = total(world_size, n, case.dtype)[start : start + len(got)]
     wrong = (got != want).nonzero().flatten()
     first = int(wrong[0])
     here = _chunk_of(start + first, n, world_size)
-    # only those of one chunk, because another chunk may be wrong for another reason
+    # only elements of one chunk, because another chunk may be wrong for another reason
     same = wrong[(wrong + start >= here.start) & (wrong + start < here.stop)]
     x, y = two(want[first], got[first])
     line = f"{case.name}: {case.rank(rank)}, element {start + first}: expected {x}, got {y}"

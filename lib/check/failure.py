@@ -6,8 +6,8 @@ A check runs many cases in one launch, and all ranks finish a case before the ne
     rank 1   mark("2 ranks") [ fn ] mark("")  wait | mark("3 ranks") [ fn ] mark("")  wait ...
     rank 3                                    wait |                                  wait ...
 
-If rank 0 hangs in the case "3 ranks", the launcher reports all of these ranks as waiting. For the
-student, however, rank 1 has returned from the function, and rank 3 does not take part in the case.
+If rank 0 hangs in the case "3 ranks", the launcher reports all of these ranks as waiting. From the
+student's point of view, however, rank 1 has returned, and rank 3 takes no part in the case.
 """
 
 import re
@@ -83,8 +83,8 @@ class Failed:
         return self.kind in HANGS
 
     def where(self, worlds, nproc: int) -> str:
-        """The case and the number of ranks, in words. If all cases share one launch, they run on
-        groups of its ranks, and their names say on which."""
+        """The case and the number of ranks, in words. If all cases share one launch, the name of a
+        case already says on which of its ranks it ran."""
         ranks = "1 rank" if nproc == 1 else f"{nproc} ranks"
         if self.case and (len(worlds) == 1 or self.case.startswith(ranks)):
             return self.case
@@ -148,8 +148,8 @@ def _facts(error):
 
 
 def students_fault(error: RankError) -> bool:
-    """True if a line of the answer raised on at least one rank. If only lines of lib raised, the
-    error is the check's own."""
+    """True if a line of the answer led to an exception on at least one rank, if the answer did not
+    wait for an op, or if nothing raised (a hang). Otherwise the error is the check's own."""
     if any(report["type"] == "NotWaitedFor" for report in error.reports.values()):
         return True
     files = [file for report in error.reports.values() for file, _, _ in report["frames"]]
@@ -169,8 +169,8 @@ def without_addresses(text):
 
 
 def _last_mark(entries, label=None):
-    """The label of the last mark, or of the last mark with this label; "" if it does not open a
-    case."""
+    """The label of the last mark, or of the last mark with this label; "" if there is none, or if
+    it does not open a case."""
     marks = [entry.file for entry in entries if entry.op == "mark" and label in (None, entry.file)]
     return marks[-1] if marks and not marks[-1].startswith(BEGINS) else ""
 
@@ -211,7 +211,7 @@ def at_odds(ledger, name):
 
 
 def of_exercise(ledger, name):
-    """The part of every rank's log that was written during this exercise, with its marks."""
+    """The part of every rank's log that was written during this exercise, with the marks in it."""
     parts = []
     for rank in range(ledger.world_size):
         inside, part = False, []

@@ -1,5 +1,5 @@
-"""Recognises known mistakes by their fingerprints. Students get a table of fingerprints, but
-neither the mistakes themselves nor the solution.
+"""Recognises known mistakes by their fingerprints. Students get only a table of fingerprints, and
+not the mistakes themselves.
 
     fingerprints/lab0.json    {"ring_reduce_scatter": {"source": hash of all that it depends on,
                                                        "prints": {fingerprint: [name, ...]}}}
@@ -7,12 +7,12 @@ neither the mistakes themselves nor the solution.
 A fingerprint is a hash of the claim that failed, of the Problem's kind and of its trace. Numbers in
 a trace are rounded, and a trace never depends on which rank hung first. Each known mistake
 (tests/check/mistakes.py) leaves a fingerprint when it is judged like any answer, and `python
-tests/check/fingerprints.py` computes the table from these. If one or two mistakes share a
-fingerprint, both are named. If more do, the hints with conditions decide, which look at facts.
+tests/check/fingerprints.py` computes the table from these. If a fingerprint belongs to one or two
+mistakes, the hint names them. If it belongs to more, the hints with conditions on facts are tried.
 
-An answer that is judged side by side leaves a second, narrower fingerprint. It covers only the one
-shown name that is reported as wrong, in all cases, so it recognises a known mistake even if
-something else is wrong as well.
+An answer that is judged side by side leaves a second, narrower fingerprint. It covers, in all
+cases, only the one shown name that is reported as wrong. It therefore recognises a known mistake
+even if something else is wrong as well.
 """
 
 import functools
@@ -100,10 +100,10 @@ def table(exercise) -> dict:
 
 
 def _rounded(value, scale=0.0):
-    """The value as plain data, in which every float is a text with DIGITS digits.
+    """The value as plain data, in which every float is a text with DIGITS significant digits.
 
-    scale: the largest of the neighbouring numbers. A number that is negligible compared with it
-        would be 0 without rounding, and differs from processor to processor, so it becomes 0.
+    scale: the largest of the neighbouring numbers. A number that is negligible compared with it is
+        only a rounding error, which differs from processor to processor, so it becomes 0.
     """
     if isinstance(value, dict):
         return {str(key): _rounded(one, scale) for key, one in value.items()}

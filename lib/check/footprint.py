@@ -1,8 +1,8 @@
-"""Measures the largest tensor that an answer makes and what it keeps for backward, both in
-elements.
+"""Measures the largest floating-point tensor that an answer makes and what it keeps for backward,
+both in elements.
 
     footprint = Footprint(given)
-    with footprint: ... forward ...  footprint.largest  the largest tensor that any op made
+    with footprint: ... forward ...  footprint.largest  the largest that any op has returned
     footprint.look(out)              footprint.kept     all new floating-point tensors still alive
     with footprint: ... backward ...
 

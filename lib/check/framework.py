@@ -4,8 +4,8 @@ Claims are judged in order, values first, and judging stops at the first one tha
 and those of all later claims are lost, while those of earlier claims are kept. The output is the
 same on every run, because it contains no times and no addresses.
 
-An error to which no line of the student's code has led is the check's own. It is never shown as the
-student's.
+If no line of the student's code has led to an error, it is the check's own error. It is never
+presented as the student's.
 """
 
 import functools
@@ -38,21 +38,21 @@ __all__ = [
     "evaluate",
 ]  # fmt: skip
 
-# finds a line of the answer in a verdict (lib.ledger.source.position)
+# finds a line of the answer in a verdict, as lib.ledger.source.position writes it
 POSITION = re.compile(r"\bline \d+(?: of \w+)?: .+")
 # the notice that stand_in prints
 STANDS_IN = "(running lib's {}: yours has not passed its check yet)"
 # A check judges values and messages, for which GPUs would be of no use, so all ranks use gloo.
 BACKEND = "gloo"
-TIMEOUT = 20  # seconds a student's function may take on one world size
+TIMEOUT = 20  # seconds for all cases of one launch, in which a Bundle's parts may run together
 WIDTH = 30  # characters of the column with the claims' names
 COLUMNS = 100  # the width of the printed lines
 UNBROKEN_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def evaluate(exercise: Exercise | Bundle, fn: Callable | tuple[Callable, ...]) -> Outcome:
-    """Run and judge an answer, without printing or raising. fn: the student's function; for a
-    Bundle, a tuple of them."""
+    """Run and judge an answer. Nothing is printed, and a wrong answer raises nothing. fn: the
+    student's function; for a Bundle, a tuple of them."""
     fns = fn if isinstance(exercise, Bundle) else (fn,)
     answers = list(zip(exercise.parts, fns, strict=True))
     if warm.GRADED:
@@ -76,7 +76,7 @@ def _stub():
 
 
 def _is_stub(fn):
-    """True if all it does is raise NotImplementedError, so that no rank has to run it."""
+    """True if the function only raises NotImplementedError, so that no rank has to run it."""
     form = lambda f: (f.__code__.co_code, f.__code__.co_names)
     return isinstance(fn, types.FunctionType) and form(fn) == form(_stub)
 
@@ -86,7 +86,7 @@ def _evaluate_on_ranks(worlds, answers):
     of ranks, all answers share one launch.
 
     If a run fails, one answer is at fault, and it is judged by the failure. The answers that had
-    not been run before the failure are launched again.
+    not finished before the failure are launched again.
     """
     outcomes, runs, printed = {}, {exercise.name: [] for exercise, _ in answers}, []
     for nproc in worlds:
@@ -94,7 +94,7 @@ def _evaluate_on_ranks(worlds, answers):
         while waiting:
             try:
                 seen, run_ledger, printed, failed = _launched(waiting, nproc)
-            except CannotBeSent:  # it is not known which one, so judge each alone
+            except CannotBeSent:  # it is not known which answer, so each is judged alone
                 alone = (_evaluate_on_ranks(worlds, [one]) for one in waiting)
                 return functools.reduce(dict.__or__, alone, outcomes)
             for name in seen:
@@ -310,8 +310,8 @@ def _together(bundle, outcomes):
 
 
 def _forbidden_call(exercise, runs, problem):
-    """The Problem if the answer calls what it is meant to build, else None. The ledger has recorded
-    the op, the function of lib, and the line."""
+    """The Problem if the answer calls what the exercise does not allow, else None. The ledger has
+    recorded the op, the function of lib, and the line."""
     ledgers = [*(run.ledger for run in runs), problem and problem.fact("ledger")]
     for each in filter(None, ledgers):
         inside = dict.fromkeys(range(each.world_size), False)
@@ -330,7 +330,8 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
     """Judge `fns` (one function, or as many as a Bundle has parts), print the verdict, and record
     the points.
 
-    Raises CheckFailed if a claim fails.
+    Raises CheckFailed if a claim fails, or if `fns` does not fit the exercise. If a card has said
+    that the answer is not written yet, nothing is raised.
     """
     names = [part.name for part in exercise.parts]
     if len(fns) != len(names) or not all(callable(fn) for fn in fns):
@@ -358,8 +359,8 @@ def check(exercise: Exercise | Bundle, *fns: Callable) -> None:
 
 def graded(exercise: Exercise | Bundle, fns: tuple[Callable, ...]) -> Outcome:
     """The Outcome of a student's functions. If they call an earlier function of the student's that
-    has not passed, its mistakes cost no points here (earlier.py). The same holds for a part of a
-    Bundle that another part calls, as `cheapest` calls `star_time`."""
+    has not passed, its mistakes cost no points here (earlier.py). The same holds if one part of a
+    Bundle calls another, as `cheapest` calls `star_time`."""
     from lib.check.exercises import FUNCTIONS
 
     if not isinstance(exercise, Bundle):
@@ -421,8 +422,8 @@ def _facts(exercise, outcome):
 
 
 def _where(outcome):
-    """The first line of the answer that the verdict names and its message does not, such as "line
-    3 of f: y = x[0]"; "" if there is none."""
+    """The first line of the answer that the verdict names, such as "line 3 of f: y = x[0]"; "" if
+    there is none, or if the message already names it."""
     failed = next((part for part in outcome.parts or [outcome] if part.problem), None)
     found = failed and POSITION.search(failed.problem.text)
     return found[0] if found and found[0] not in outcome.message else ""
@@ -440,8 +441,8 @@ def passed(name: str) -> Callable | None:
 
 
 def stand_in(exercise: Exercise, fn: Callable) -> Callable:
-    """`fn` if it has passed its check in this kernel; otherwise lib's function, and a notice is
-    printed once per cell."""
+    """`fn` if it has passed its check in this kernel; otherwise lib's function. Then a notice is
+    printed: in a notebook once per run of a cell, elsewhere at every call."""
     if passed(exercise.name) is fn:
         return fn
     kernel = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

@@ -4,8 +4,8 @@ all the same.
     with guarded() as run:          run.problem    what the answer did instead of returning, or None
         seen = measure(fn)          run.printed    the lines that it printed
 
-An answer that never returns is ended after CPUS seconds of processor time, so that a slow machine
-does it no harm. One that only waits is ended after SECONDS by the clock.
+An answer that never returns is stopped after CPUS seconds of processor time, so that a busy machine
+does not count against it. An answer that only waits is stopped after SECONDS of wall-clock time.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from lib.check.exercise import Problem
 from lib.ledger.source import position
 
 CPUS, SECONDS = 10, 120
-PRINTS = 8  # lines of what the answer printed that are shown where a claim fails
+PRINTS = 8  # if a claim fails, at most this many printed lines of the answer are shown
 OURS = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep
     for path in (lib.__file__, torch.__file__, sysconfig.get_paths()["stdlib"] + "/x")
@@ -109,8 +109,8 @@ class guarded:
 
 
 def raised(error: Exception, where: str = "") -> Problem:
-    """The Problem of an exception. If no line of the answer led to it, it is the check's own
-    error."""
+    """The Problem of an exception. If no line of the answer led to it, the error is the check's
+    own."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename)]
     words = f"{type(error).__name__}: {error}"
     if not frames:
@@ -121,15 +121,15 @@ def raised(error: Exception, where: str = "") -> Problem:
 
 
 def unreadable(words: str) -> Problem:
-    """The Problem of an error of the check's own: what the answer returned or left behind is of a
-    kind that the check was not made for."""
+    """The Problem of an error in the check's own code, which cannot handle what the answer returned
+    or left behind."""
     text = "the check cannot read what your function returned or left behind. Compare it with the "
     own = f"(no line of yours failed; the check's own error: {words.splitlines()[0]})"
     return Problem("unreadable", f"{text}docstring.\n  {own}")
 
 
 def shown(printed: list[str]) -> list[str]:
-    """What the answer printed, as lines of a report, because it may explain what is wrong."""
+    """The first lines that the answer printed, for the report: they may explain what is wrong."""
     if not printed:
         return []
     more = [f"... {len(printed) - PRINTS} more lines"] if len(printed) > PRINTS else []
@@ -138,8 +138,8 @@ def shown(printed: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def noting_calls(*theirs):
-    """`with noting_calls(f, file) as calls:` afterwards, `calls` has the names of those of `theirs`
-    that were called, from anywhere.
+    """After `with noting_calls(f, file) as calls: ...`, `calls` has the names of those of `theirs`
+    that were called in this thread, from anywhere.
 
     theirs: functions, or the paths of files of which nothing may be called. This is for functions
     that send nothing; what sends is in the ledger.

@@ -18,7 +18,7 @@ NO_RANKS = BUILT | {
     "alone": "there are no ranks",
     "returned": "a number",
 }
-# why a measure excuses probes (side_by_side.py), for functions of plain values
+# why a measure of a function of plain values excuses probes (side_by_side.py)
 NO_TENSORS = dict.fromkeys(("strided", "float32", "bfloat16"), "no tensors") | {
     "two at once": "nothing is in flight between two calls"
 }
@@ -34,4 +34,4 @@ def but(reasons, *met):
     return {name: why for name, why in reasons.items() if name not in met}
 
 
-LEAVES_OUT = but(NO_RANKS, "again", "returned")  # functions without ranks, side by side
+LEAVES_OUT = but(NO_RANKS, "again", "returned")  # for functions without ranks that a script calls

@@ -26,14 +26,14 @@ def is_one(show, out, what="a number") -> bool:
 
 
 def show_times(show, name, number):
-    """Show the number, and with it its ratio to lib's."""
+    """Show the number. If it is wrong, the verdict adds its ratio to lib's."""
     libs = show.lib and show.lib.shown[name, 1].values[""]
     show(name, number, beside=times(number, libs) if libs else "")
 
 
 def wrong(fits, cases=None):
-    """A predicate for hints: the number differs from lib's, this is in one of these cases, and
-    fits(got, lib's) holds."""
+    """A predicate for hints: in one of these cases (None: in any), the number differs from lib's
+    and fits(got, lib's) holds."""
     return lambda p: (
         p.kind == "number"
         and is_number(p.fact("got"))

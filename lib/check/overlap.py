@@ -5,7 +5,7 @@ meanwhile.
     call 0    [== begun in time, held =====]
     call 1                   [== held =============]
 
-    call i is held until gate i + 2 has been passed
+    call i is held until i + 2 gates have been passed
 
     gates = Gates(3);  recorder = Recorder(control, before=gates.hold)
     with gates:  ... gates.pass_one() after each layer ...  gates.end() ...
@@ -13,7 +13,7 @@ meanwhile.
 An answer that waits for a call before that gate is stuck, and this is recorded. The result does not
 depend on the speed of the machine, because a right answer never waits until PATIENCE ends. Most
 wrong answers do not either: a wait ends as soon as backward itself makes a held call or waits for
-it (`Work.wait`), or nothing is left in the background that could begin a call.
+it (`Work.wait`), or as soon as nothing is left in the background that could begin a call.
 """
 
 import gc
@@ -34,7 +34,7 @@ WAITS = {threading.Condition.wait.__code__, threading.Thread.join.__code__}
 WAITS |= {
     code.__code__ for code in [getattr(threading.Thread, "_wait_for_tstate_lock", None)] if code
 }
-# seconds for which a call is held at the end, to see whether the answer returns without it
+# seconds for which a call is held after backward, to see whether the answer returns without it
 LINGER = 0.2
 
 
@@ -55,7 +55,7 @@ class Gate(torch.autograd.Function):
 class Gates:
     """The gates of one backward (or forward) pass on one rank.
 
-    ahead: call i is held until gate i + ahead has been passed.
+    ahead: call i is held until i + ahead gates have been passed.
     threads: `started_threads()` as it was before the answer was called. A thread that was started
         later may still begin a call.
     """
@@ -72,13 +72,13 @@ class Gates:
         return self
 
     def __exit__(self, *_):
-        """Called when the answer's function has returned, or raised."""
+        """The answer's function has returned, or raised."""
         self.end()
         self.over()
 
     def hold(self, call=None):
-        """For Recorder(before=...). Each call waits here until its gate has been passed, or until
-        it is clear that it never will be."""
+        """For Recorder(before=...). Each call waits here until enough gates have been passed, or
+        until it is clear that they never will be."""
         with self.changed:
             number, self.begun = self.begun, self.begun + 1
             self.changed.notify_all()
@@ -90,7 +90,8 @@ class Gates:
                 self.early = self.early or self._until(lambda: self.returned, waits, LINGER)
 
     def pass_one(self, *seen):
-        """Called when a layer is done. at_gate(gates passed before, *seen) inspects the memory."""
+        """Called when a layer is done. First, at_gate(gates passed so far, *seen) may look at the
+        memory."""
         if self.at_gate:
             self.at_gate(self.passed, *seen)
         with self.changed:
@@ -181,8 +182,8 @@ class Alive:
         self.most = 0
 
     def look(self, *besides):
-        """The bytes that were allocated since `begin` and are alive now. `most` is the largest of
-        all looks."""
+        """The bytes that were allocated since `begin` and are alive now, without the tensors
+        `besides`. `most` is the largest such number since `begin`."""
         tensors = (x for x in gc.get_objects() if type(x) is torch.Tensor)
         wire = [x for x in tensors if not x.is_floating_point()]
         held = live_bytes(besides=[*self.before, *wire, *besides])

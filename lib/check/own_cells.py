@@ -14,7 +14,7 @@ import types
 from lib import here
 from lib.check.earlier import functions_of
 
-SHOWN = 60  # characters of a cell's line that the warning shows
+SHOWN = 60  # the warning shows at most this many characters of a line
 
 
 def note(fns) -> str:

@@ -13,8 +13,8 @@ of every script     alive by 0, 1, ...  bytes of floating-point tensors at each 
 of the first case,  strided             inputs that are not contiguous
 run again           float32, bfloat16   inputs of another dtype
                     two at once         two scripts in turn, which must not share what a call keeps
-                    once more           the call and another case; then the caller overwrites what
-                                        the first returned, and the first call is made again
+                    once more           the first case and another one; then the caller overwrites
+                                        what the first returned, and the first case runs again
 
 An exercise excuses a probe with a reason (`SideBySide(excused={"float32": "why"})`), and `python -m
 lib.check` prints the reasons.
@@ -53,7 +53,7 @@ caller.look_through(__file__)  # `Made` is on the stack between an answer and wh
 
 
 def named(name: str) -> str:
-    """The probe that a shown name belongs to. `alive by 0` and `alive by 1` belong to one."""
+    """The probe that a shown name belongs to. `alive by 0`, `alive by 1`, ... belong to "alive"."""
     return "alive" if name.startswith("alive by ") else name
 
 
@@ -62,10 +62,10 @@ def is_probe(name: str) -> bool:
 
 
 def given(value, variant, learns):
-    """Return (the input as this variant has it, {"" or ".field": its leaf}). If it learns, so do
-    the tensors of a named tuple.
+    """Return (the input as this variant changes it, {"" or ".field": its leaf}). In a named tuple
+    that learns, all floating-point tensors learn.
 
-    A leaf is the tensor at which a gradient arrives; the answer gets a tensor computed from it.
+    A leaf is the tensor that receives a gradient; the answer gets a tensor computed from it.
     """
     leaves = {}
 
@@ -88,7 +88,7 @@ def given(value, variant, learns):
 
 
 def frozen(x):
-    """A copy of tensors, and of what contains them, which does not change with the originals."""
+    """A copy of x and of the tensors in it, which does not change when the originals do."""
     if isinstance(x, (int, float, str)):
         return x
     return tree_map(lambda leaf: leaf.detach().clone() if torch.is_tensor(leaf) else leaf, x)
@@ -112,7 +112,7 @@ def before(args):
 
 
 def after(before_, args, out) -> dict:
-    """{probe: what is shown} of the call that returned `out`."""
+    """{probe: what is shown} for the call that returned `out`. before_: from `before`."""
     addresses = {
         x.untyped_storage().data_ptr(): str(number)
         for number, arg in enumerate(args)
@@ -146,8 +146,8 @@ def tensors(x) -> list[torch.Tensor]:
 
 
 def leaves(x) -> list:
-    """What x contains, at any depth; [x] of anything but a container. torch's tree_leaves takes ten
-    times as long."""
+    """What x contains, at any depth; [x] if x is no container. torch's tree_leaves would be slower
+    by a factor of ten."""
     inside = x.values() if isinstance(x, dict) else x
     if not isinstance(x, (dict, list, tuple, deque)):
         return [x]
@@ -155,9 +155,9 @@ def leaves(x) -> list:
 
 
 def as_right(case, name, got, want, slack) -> bool:
-    """True if a value that differs from lib's is right, too: lib's may return an argument's memory
-    where an answer need not, and a few bytes do not matter. slack: {name: bytes, or a function of
-    the case}."""
+    """True if a value that differs from lib's is right, too. Where lib's returns an argument's
+    memory, an answer may return new memory, and it may keep less than lib's or a few bytes more.
+    slack: {name: how many bytes more, or a function of the case}."""
     if name.startswith("storage"):
         return got == ""
     more = slack.get(name, slack.get(named(name), FEW))
@@ -203,11 +203,11 @@ def _named_arguments(numbers, names) -> str:
 
 @contextlib.contextmanager
 def own_generators(seed):
-    """Give the global generators a state of their own inside, and restore them afterwards. The
-    garbage collector looks only at what is made inside, which keeps it quick."""
+    """Within this context, the global generators have states that follow from `seed`; afterwards
+    they are restored. The garbage collector looks only at what is made inside, so it is quick."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     gc.freeze()
-    # torch.manual_seed would also make a note for each kind of device, which takes milliseconds
+    # torch.manual_seed would also queue a seed for each kind of device, which takes milliseconds
     random.seed(seed), np.random.seed(seed), torch.default_generator.manual_seed(seed)
     try:
         yield
@@ -239,8 +239,8 @@ class Made(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        """Called by torch. With True, the first op would import torch._dynamo, which takes a
-        second."""
+        """Called by torch. If this returned True, the first op would import torch._dynamo, which
+        takes a second."""
         return False
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
@@ -255,7 +255,8 @@ class Made(TorchDispatchMode):
 
     @contextlib.contextmanager
     def aside(self):
-        """What the check makes inside, and the answer may get to see, does not count."""
+        """Tensors made in this context do not count: the check makes them, and may pass them to the
+        answer."""
         self.asides += 1
         try:
             yield

@@ -7,8 +7,8 @@
                |                    factors and redispatches
            CPU or CUDA
 
-(m, k) times (k, n) is m k n multiply-adds. An elementwise multiplication followed by a sum is not
-counted.
+(m, k) times (k, n) is m k n multiply-adds. An elementwise multiplication is counted only with
+`outer`, and only if its result is larger than both factors.
 
 A TorchDispatchMode would see matmuls too, but also the calls of torch.distributed. Its frame would
 then be between the student's line and the op, and the ledger would name our line instead.
@@ -63,6 +63,6 @@ def _noting(op, factors):
 
 
 def multiply_adds(factors):
-    """The sum of m k n over products with these factors, [((m, k), (k, n)), ...], times the batch
-    size of batched ones."""
+    """The sum of m k n over the products with these factors, [((m, k), (k, n)), ...]. A batched
+    product counts once for each element of its batch."""
     return sum(torch.Size(a).numel() * (b[-1] if len(b) > 1 else 1) for a, b in factors)

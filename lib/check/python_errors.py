@@ -23,7 +23,7 @@ ALIKE, ALIKE_BUILT_IN = 0.7, 0.85  # similarity above which one name may be a ty
 
 def explained(problem: Problem, fn) -> Problem:
     """The Problem, with a line added if Python did not find a name. If the check could not even
-    call the answer, the Problem is replaced by what Python says about that call."""
+    call the answer, a new Problem quotes what Python says about that call."""
     said = " ".join(problem.text.split())
     if problem.kind == "unreadable":
         call = REFUSED_CALL.search(said)

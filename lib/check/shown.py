@@ -9,13 +9,13 @@ it.
         ("on the wire", 3, "(N-1)n", calls(MEASURE)),               a judge
     )
 
-A claim reports its first difference, values before probes. Names that no claim lists, which include
+A claim reports its first difference, values before probes. Names that no claim lists, including
 most probes, count towards the last claim.
 
 The kind of a Problem is one of those of `tensors.compared`, or "number", or "said" if a property
-does not hold; the shown string then says how. Its facts are: case; name; time, which is n for the
-n-th value that was shown under this name; and nothing, which is true if a call returned None where
-lib's own returned something.
+does not hold; the shown string then says how. Its facts include: case; name; time, which is n for
+the n-th value that was shown under this name; and nothing, which is true if a call returned None
+where lib's own returned something.
 """
 
 from functools import partial
@@ -35,7 +35,7 @@ SAMPLE = 12  # how many elements of each wrong tensor are in a trace
 
 
 def differences(case, got, want, excused, slack) -> dict[str, Problem]:
-    """{name: Problem} for all differences between two Shows that are not excused."""
+    """{name: Problem} for every name, unless excused, under which two Shows differ."""
     shown = want.shown
     if got.stopped:
         shown = {key: value for key, value in shown.items() if key in got.shown}
@@ -112,7 +112,8 @@ def different(where, name, got, want, how) -> Problem | None:
 
 
 def _of_an_error(got, want) -> str:
-    """A sentence for the case that "[ValueError]" is expected and "[]" is shown, or the reverse."""
+    """A sentence for the wrong error: "[ValueError]" is expected and "[]" is shown, or the reverse,
+    or both are errors."""
     kind = lambda said: said.strip("[]") if isinstance(said, str) else ""
     if not kind(want):
         return f"{kind(got)} was raised, but nothing should be raised here"
@@ -148,8 +149,8 @@ def traced(wrong, shows) -> dict:
 
 
 def numbers(x):
-    """The form and the first elements of a tensor, with so few digits that another order of
-    summation does not change them."""
+    """The form and the first elements of a tensor, rounded so that they do not depend on the order
+    of summation; other values as numbers or short strings."""
     if not torch.is_tensor(x):
         return x if isinstance(x, (float, int)) else str(x)[:200]
     digits = 9 if x.dtype == torch.float64 else 4
@@ -213,7 +214,7 @@ def shown(measure, asks):
 
 
 def fitting(measure):
-    """A judge: the ranks' calls match each other."""
+    """A judge: the ranks' calls match each other, and all are on the group of their case."""
 
     def judge(runs):
         for _, case, records in seen(runs, measure.of_world):
@@ -249,8 +250,8 @@ def with_trace(problem, runs, measure) -> Problem:
 
 
 def calls(measure, nothing_else=True):
-    """A judge: each rank makes the same calls as lib's own function, and sends nothing by other
-    means than those it was given. nothing_else=False: its calls may differ from lib's.
+    """A judge: each rank makes the same calls as lib's own function, and sends nothing except
+    through the collectives it was given. nothing_else=False: its calls may differ from lib's.
 
     Calls without elements do not count, because a rank that left one out while others made it would
     already have failed `fitting`.

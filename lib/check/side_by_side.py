@@ -3,21 +3,21 @@
     def script(make, case, group, show):         make: lib's own, then the answer; without ranks
                                                  script(make, case, show)
         x = show.give("x", tensor, learns=True)  an input; its gradient is shown
-        y = show.run(make, x, group)             a call of the answer; what it sends is recorded
+        y = show.run(make, x, group)             calls the answer; what it sends is recorded
         show("y", y)                             a number, a string, a tensor, {name: tensor}, ...
         show("kept", n, at_most=True)            a value no larger than lib's is right, too
         show("kept", n, beside="rank 0: ...")    a line that the verdict adds if this is wrong
         show("order", "2F0 stands before 1F0")   a property: "" if it holds, else what violates it
-        show.said(FORM, {"order": "2F0 ..."})    each property of FORM; returns whether one fails
+        show.said(FORM, {"order": "2F0 ..."})    all properties in FORM; returns whether one fails
         yield                                    a second script may run here (probe "two at once")
-        show.backward(y)                         from random gradients; shows those of the inputs
+        show.backward(y)                         from a random dy; shows the inputs' gradients
 
     MEASURE = SideBySide(script, lib's own, cases)
     claims=claims(MEASURE, ("the sum", 8, "2, 3, 4 ranks", "y"), ...)      (shown.py)
 
-What lib's own shows is right, up to rounding, because the tests of lib's packages compare lib's own
-with a single-process baseline. No expected value therefore has to be written by hand. The probes
-(probes.py) examine every script, too, and need no line of the exercise's.
+What lib's own shows is right, up to rounding, because the tests of lib's packages compare it with a
+single-process baseline. Therefore no expected value has to be written by hand. The probes
+(probes.py) examine every script, too, without a line in the exercise's file.
 """
 
 import contextlib
@@ -102,8 +102,8 @@ class Show:
         self.made, self.judged, self.lib, self.stopped = probes.Made(), None, None, False
 
     def __call__(self, name, value, at_most=False, tolerance=None, beside="", names=()):
-        """Show a value: a number, a string, a tensor, None, or {key: one of them}, or pairs of
-        that."""
+        """Show a value: a number, a string, a tensor, None, or several of them, as {key: value} or
+        as (key, value) pairs."""
         copied = {key: copy(one) for key, one in by_key(value).items()}
         self.times[name] += 1
         self.shown[name, self.times[name]] = Value(
@@ -111,8 +111,8 @@ class Show:
         )
 
     def said(self, names, wrong):
-        """Show for each of these names what violates it, "" if nothing does, and return whether
-        anything is wrong. wrong: {name: what violates it}"""
+        """Show for each of these properties what violates it, "" if nothing does, and return
+        whether `wrong` has any. wrong: {name: what violates it}"""
         for name in names:
             self(name, wrong.get(name, ""))
         return bool(wrong)
@@ -126,8 +126,7 @@ class Show:
         return value
 
     def counted(self, name, f):
-        """f, wrapped for the answer. The number of its calls in each part of the script is
-        shown."""
+        """f, wrapped for the answer. For each part of the script, the number of calls is shown."""
         self.counts[name] = 0
 
         def given(*args, **named):
@@ -154,8 +153,8 @@ class Show:
             return run(f, *args, **named)
 
     def refused(self, f, *args):
-        """The same for a call that should raise. If f raises, return None; the type of the error is
-        shown."""
+        """Like `run`, for a call that should raise one of EXPECTED_ERRORS. If it does, None is
+        returned; the error's type, if any, is shown. NotImplementedError is raised again."""
         out, error_type = None, ""
         try:
             out = self.run(f, *args)
@@ -169,7 +168,7 @@ class Show:
 
     def wrong(self, *names) -> bool:
         """True if something shown under these names so far differs from the reference, on any rank.
-        The script should then return, because what follows would show nothing more."""
+        The script should then return, because what follows would reveal nothing more."""
         with unseen():
             self.stopped = not self.agreed(not (self.lib and self._differs(names)))
         return self.stopped
@@ -186,7 +185,7 @@ class Show:
         }
 
     def agreed(self, ok) -> bool:
-        """True if `ok` holds on every rank, of which there is one here."""
+        """True if `ok` holds on every rank. Without ranks, that is `ok` itself."""
         return ok
 
     def settle(self):
@@ -231,8 +230,7 @@ class Show:
             self(f"the gradient of {name}", refused or leaf.grad)
 
     def given_up(self):
-        """A call has raised, and its error is shown, so its section of the ranks' logs ends
-        here."""
+        """A call has raised, and its error is shown: end its section of the ranks' logs."""
         if self.call is called:
             ledger.mark("")
 
@@ -249,7 +247,7 @@ class ShowOnRanks(Recorder, Show):
         self.threads = started_threads()
 
     def give(self, name, value, learns=False):
-        """The same, on the device from which the group's ranks send."""
+        """As in Show, but on the device from which the ranks send."""
         to = lambda x: x.to(backend.device()) if torch.is_tensor(x) else x
         return super().give(name, tree_map(to, value), learns)
 
@@ -273,15 +271,14 @@ class ShowOnRanks(Recorder, Show):
     end = settle
 
     def gated(self, gates):
-        """Backward with this many gates, where call i is held until gate i + 2 (overlap.py). Call
-        the result's `pass_one` at each gate, its `end` when backward has ended, and then
-        `ungated`."""
+        """The Gates of a backward pass with this many gates (overlap.py); 0 gates hold no call.
+        Call `pass_one` at each gate, `end` when backward has ended, and then `ungated`."""
         watch = Gates(gates, threads=self.threads)
         self.gates = watch if gates else None
         return watch
 
     def ungated(self, watch):
-        """The answer's function has returned, so calls are no longer held, and all of them end."""
+        """The answer's function has returned: hold no more calls, and wait for all of them."""
         watch.over()
         self.settle()
         self.gates = None
@@ -299,7 +296,7 @@ class ShowOnRanks(Recorder, Show):
 @dataclass(frozen=True)
 class Value:
     """What was shown once: in which part of the script, {key: value}, how it is compared, what the
-    verdict adds if it is wrong, and the names of the arguments of the call it is about."""
+    verdict adds if it is wrong, and the argument names of the call that it is about."""
 
     part: str
     values: dict
@@ -376,7 +373,7 @@ class SideBySide:
             problem = Problem("built-in", of_lib)
             return {"ok": False, "wrong": {"": problem}, "trace": {}, "unseen": set()}
         want, _ = self._shown(self.reference, case, groups, _plainly, [])
-        # on ranks only in one case, because it takes time to watch all calls
+        # on ranks only in the first case, because it takes time to watch all calls
         can_watch = self.writes or inspect.isfunction(self.reference)
         watch = groups is None or (can_watch and case == self.cases[0])
         with noting_calls(*self._of_lib()) if watch else contextlib.nullcontext() as of_lib:
@@ -415,8 +412,8 @@ class SideBySide:
         return [*map(inspect.unwrap, own or functions_of(self.reference)), *files]
 
     def _shown(self, fn, case, groups, call, of_lib):
-        """([Show of each script], the Problem if one raised). Two scripts of a case take turns.
-        of_lib: the Shows of lib's own."""
+        """([Show of each script], the Problem if one raised without ranks, else None). Two scripts
+        of a case take turns. of_lib: the Shows of lib's own."""
         (cases, variant), shows, scripts = self.runs()[case], [], []
         for number, one in enumerate(cases):
             label = replace(one, what=f"{one.what}, the other of two") if number else case
@@ -443,7 +440,7 @@ class SideBySide:
 
     def _again(self, fn, groups, first, call):
         """Run the script with another case, overwrite all that the first run returned, and run the
-        first case again. Neither of these runs may change what the first one returned."""
+        first case again. Neither of the two later runs may change what the first one returned."""
         held, changed = first.held, set()
         for number, case in enumerate(reversed(self.pair())):
             show = self._show(first.case, groups, 0, call)

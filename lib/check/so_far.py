@@ -7,7 +7,7 @@ from lib.measuring import predictions
 
 def points(lab: int) -> None:
     """Print a line for each exercise of Lab `lab`, 0 to 6, and the sums. Bonus points are summed
-    separately. If the student has made predictions, a sentence says how many were good. Raises
+    separately. If the student has made predictions, a sentence says how many were close. Raises
     ValueError if there is no such lab."""
     names = names_of(lab)
     if not names:

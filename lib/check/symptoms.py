@@ -11,7 +11,7 @@ SHAPES = ("value", "form", "mismatch", "raised", "died", *HANGS)  # what a wrong
 
 
 def failed(p):
-    """The `Failed` of a run that failed (it raised, hung, or sent messages that do not match), else
+    """The `Failed` of a run that failed (it raised, hung, died, or its messages do not match), else
     None."""
     return p.fact("failed")
 
@@ -27,8 +27,7 @@ def kind(*kinds, **facts):
 
 
 def fact(name, value=True):
-    """A predicate: the Problem has this fact, and it is true or, if a value is given, equals the
-    value."""
+    """A predicate: this fact of the Problem is true or, if a value is given, equals the value."""
     return lambda p: bool(p.fact(name)) if value is True else p.fact(name) == value
 
 
@@ -85,8 +84,8 @@ def left_under_way(p):
 
 
 def mixed_up_ranks(p):
-    """True if something went wrong in a group whose ranks are not 0 to N-1. Cases with such groups
-    come last, so the answer was right in all other groups."""
+    """True if something went wrong in a group whose ranks are not 0 to N-1. Groups of ranks 0 to
+    N-1 come before such a group, so the answer was right in those."""
     where = members(p)
     return len(where) > 1 and where != tuple(range(len(where)))
 

@@ -1,5 +1,4 @@
-"""Makes random tensors for checks, and finds out in what way a tensor differs from the expected
-one.
+"""Makes random tensors for checks, and describes how a tensor differs from the expected one.
 
     compared(case, what, got, want)    a Problem of kind "returned", "form" or "value", or None
 
@@ -40,7 +39,7 @@ def compared(case, what, got, want):
     got, want = got.detach(), want.detach()
     facts["dims"] = got.dim()
     if got.shape == want.shape and got.dtype != want.dtype and got.dtype in NARROWER:
-        # values that are wrong in any dtype are reported before the dtype
+        # values that no rounding explains are reported before the dtype
         problem = compared(case, what, got.to(want.dtype), want)
         if problem and not problem.facts["narrowed"] and far(got.to(want.dtype), want):
             problem.text += f"\nIts dtype is {name_of(got.dtype)}, expected {name_of(want.dtype)}."
@@ -67,7 +66,7 @@ def compared(case, what, got, want):
 
 
 def far(got, want) -> bool:
-    """True if a tensor is further from the right one than rounding to 8 bits would bring it."""
+    """True if a tensor is further from the right one than rounding to 8 bits can explain."""
     largest = max(1.0, want[want.isfinite()].abs().max().item()) if want.numel() else 1.0
     off = (got.double() - want.double()).abs()
     return bool((off > 2.0**-6 * largest).any())

@@ -1,8 +1,8 @@
 """Judges of what was sent.
 
-elements, ring   read from the ranks' logs what p2p sent, in group ranks
+elements, ring   read from the ranks' logs how many elements were sent to which rank of the group
 astray, beside   use the records of `comm.Recorder`: do the ranks' calls match, are they on the
-                 ranks of the group, and did an answer use anything that it was not given?
+                 ranks of the group, and did an answer send by means that it was not given?
 """
 
 from lib.check.cases import seen
@@ -13,8 +13,8 @@ THE_CHECKS = ("framework.", "side_by_side.", "cases.", "probes.")
 
 
 def sent(run, case):
-    """[[(to, elements), ...] of rank 0, ...]: the messages of each rank of the group, in order. All
-    ranks are group ranks."""
+    """[[(to, elements), ...] of rank 0, ...]: the messages that each rank of the group sends, in
+    order. All ranks are group ranks."""
     section = run.ledger.section(case.name)
     rank_of = {member: rank for rank, member in enumerate(case.members)}
     return [
@@ -24,8 +24,8 @@ def sent(run, case):
 
 
 def elements(cases, total, formula, most=None, most_formula=""):
-    """A judge: together the ranks send total(N, n) elements, and each of them sends at most
-    most(N, n), if that is given."""
+    """A judge: together the ranks send total(N, n) elements and, if `most` is given, no rank sends
+    more than most(N, n)."""
 
     def judge(runs):
         for run, case, _ in seen(runs, cases):
@@ -49,8 +49,8 @@ def elements(cases, total, formula, most=None, most_formula=""):
 
 
 def ring(cases, rounds=None):
-    """A judge: each rank sends only to its right neighbour, and it sends rounds(N) messages if
-    every chunk has an element.
+    """A judge: each rank sends only to its right neighbour and, if every chunk has an element,
+    sends rounds(N) messages.
 
     rounds=None: the number of messages is not judged.
     """

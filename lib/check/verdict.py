@@ -41,7 +41,7 @@ def show(exercise: Exercise | Bundle, outcome: Outcome, fns: tuple[Callable, ...
 
 
 def _with_line(told, fns):
-    """A rank may know only "line 3 of send_recv". If so, add the text of that line."""
+    """Add the text of a line of the answer where a rank could report only "line 3 of send_recv"."""
     found = BARE.search(told.text) if told.kind == "text" else None
     codes = [code for fn in fns if (code := getattr(fn, "__code__", None))]
     file = next((c.co_filename for c in codes if found and c.co_name == found[2]), None)
@@ -50,7 +50,8 @@ def _with_line(told, fns):
 
 
 def _foot(exercise, outcome):
-    """ "48 of 100; next: ring_all_gather"; "" for an exercise that belongs to no lab."""
+    """ "48 of 100; next: ring_all_gather" or, if the answer did not pass, "48 of 100 so far in this
+    lab"; "" for an exercise that belongs to no lab."""
     from lib.check.so_far import lab_of, so_far
 
     if (lab := lab_of(exercise.name)) is None:

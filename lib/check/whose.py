@@ -1,6 +1,6 @@
 """Finds which elements of a wrong tensor are wrong, on which ranks, and which rank's part is
-missing or is at the position of another's. All of this is read from what the ranks show, so no
-exercise has to specify it.
+missing or is at the position of another's. All of this is derived from what the ranks were given
+and what they show, so no exercise has to specify it.
 
     what is known                                   what the verdict says
     rank 0 is right, the others are not             It is right on rank 0, but wrong on the others.
@@ -25,14 +25,15 @@ ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "
 
 
 def kept(got, want):
-    """(got, want) of a wrong tensor, from which the sentences are made; None if the two cannot be
-    compared element by element, or are large."""
+    """(got, want) of a wrong tensor, from which the sentences are made; None if the shapes differ,
+    or if there are fewer than 2 elements or more than SMALL."""
     fits = torch.is_tensor(got) and got.shape == want.shape and 1 < want.numel() <= SMALL
     return (got.detach().double(), want.detach().double()) if fits else None
 
 
 def small(tensors) -> dict:
-    """{key: value} with only the small floating-point tensors, in float64 on the CPU."""
+    """{key: value} with only the floating-point tensors of 2 to SMALL elements, as float64 on the
+    CPU."""
     return {
         key: x.detach().cpu().double()
         for key, x in tensors.items()
@@ -140,8 +141,8 @@ def _as_joined(got, want, parts, name):
 
 
 def _where(got, want, n_parts):
-    """A sentence about the block that has all wrong elements, or all right ones; "" if there is no
-    such block."""
+    """A sentence about a block of at most 3/4 of the tensor that has all wrong elements, or all
+    right ones; "" if there is no such block."""
     finite = want[want.isfinite()].abs()
     wrong = (got - want).abs() > NEAR * max(1.0, finite.max().item() if len(finite) else 1.0)
     wrong |= ~(got.isfinite() | (got == want))
@@ -176,8 +177,7 @@ def _slices(box, shape):
 
 
 def _which(box, shape, n_parts):
-    """Which of n_parts equal parts of its dimension the box is, in words; "" if it is none of
-    them."""
+    """Which of n_parts equal parts of a dimension the box is, in words; "" if it is none."""
     partial = [d for d, (a, b) in enumerate(box) if b - a < shape[d]]
     if len(partial) != 1 or not 1 < n_parts <= len(ORDINALS) or shape[partial[0]] % n_parts:
         return ""

@@ -1,14 +1,14 @@
 """Exchanges a few bytes between the ranks of a group, through named pipes.
 
-    rank 0    reads up1, up2, up3, and writes everybody's bytes into down1, down2, down3
-    rank 1    writes its own into up1, and reads everybody's from down1
+    rank 0    reads up1, up2, up3, and writes the bytes of all ranks into down1, down2, down3
+    rank 1    writes its own bytes into up1, and reads those of all ranks from down1
 
-A check compares what all ranks are about to do before each call, which is hundreds of times. gloo
-takes about 3 ms for this with four ranks on two cores, and pipes take about 0.2 ms.
+Before each call, hundreds of times in a check, the ranks compare what they are about to do. With
+four ranks on two cores, gloo takes about 3 ms for this, and pipes take about 0.2 ms.
 
-In the ranks' logs every exchange is a barrier of the group, so a verdict on a hang knows for whom
-each rank waits. A rank that is gone is waited for until the launcher ends the others, because the
-launcher's verdict names the rank that is gone.
+In the ranks' logs every exchange is a barrier of the group, so a verdict on a hang can name the
+ranks that each rank waits for. If a rank has exited, the others wait until the launcher ends them,
+because the launcher's verdict names the rank that has exited.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from lib.launch import worker
 
 
 class Wire:
-    """One rank's end. Every rank of `group`, a process group of one machine, makes one."""
+    """One rank's end. Every rank of `group`, whose ranks are all on one machine, creates one."""
 
     def __init__(self, group: dist.ProcessGroup):
         members = tuple(dist.get_process_group_ranks(group))
@@ -31,7 +31,7 @@ class Wire:
         self.pipes = _pipes(name, self.place, self.N)
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """The bytes of all ranks, in the order of the ranks. Each rank gives equally many."""
+        """The bytes of all ranks, in the order of the ranks. All ranks pass the same number."""
         if self.N == 1:
             return [mine]
         n = len(mine)
@@ -49,7 +49,7 @@ class Wire:
 
 @functools.cache  # groups are kept from run to run, and pipes are empty after each exchange
 def _pipes(name, place, N):
-    """[(up, down), ...] that a rank uses: the first rank those of all others, in order."""
+    """[(up, down), ...]: the pipes of all other ranks for the first rank, else this rank's own."""
     path = f"{worker.folder_of_this_set}/wire-{name}"
     others = range(1, N) if place == 0 else [place]
     return [tuple(_pipe(f"{path}-{way}{r}") for way in ("up", "down")) for r in others]

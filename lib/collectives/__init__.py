@@ -25,9 +25,9 @@ The rows of recursive_doubling and halving_doubling hold for N = P; otherwise re
 two rounds and 2(N-P) n elements. Exact formulas: `cost.py`.
 
 Conventions. Ranks are ranks within `group`. `op` is one of torch.distributed.ReduceOp's SUM,
-PRODUCT, MAX, MIN, AVG. Chunk r is `tensor_split(N)[r]`: no padding. After an all-reduce all ranks
-of the group hold the same bits. `start(fn, tensor, group)` runs any of them in the background;
-`all_gather` and `reduce_scatter` are the rings.
+PRODUCT, MAX, MIN, AVG. Chunk r is `tensor_split(N)[r]`, without padding. After an all-reduce all
+ranks of the group hold the same bits. `start(fn, *args)` runs any of these functions in the
+background. `all_gather` and `reduce_scatter` are the ring versions.
 
 file                 what it is
 -------------------  ----------------------------------------------------------------
@@ -38,7 +38,7 @@ star.py              everything through one rank
 tree.py              down and up a binomial tree
 ring.py              the two passes of a ring
 doubling.py          the full tensor, exchanged log2 N times
-halving_doubling.py  halves of halves, and back
+halving_doubling.py  exchange halves, quarters, ... and then the same in reverse
 direct.py            every chunk directly to its rank, and its total directly to all
 hierarchical.py      rings inside nodes, rings between nodes
 pairwise.py          all-to-all

@@ -2,13 +2,13 @@
 do.
 
     few bytes   latency dominates    recursive doubling: fewest rounds; star: fewest messages
-    more bytes  both matter          tree: log2 N rounds, and no rank receives from all others
+    more bytes  both matter          tree: 2 log2 N rounds, and no rank receives from all others
     many bytes  bandwidth dominates  ring, halving and doubling, direct: fewest bytes per rank
 
-The size at which one overtakes the other depends on the machine, so it is measured and stored as
-data in `thresholds.json`. The file maps a world size to rows [largest size in bytes, algorithm], in
-increasing size; null means no upper limit. A world size that it does not contain uses the rows of
-the nearest smaller one.
+The size at which one algorithm overtakes another depends on the machine, so it is measured and
+stored in `thresholds.json`. The file maps a world size to rows [largest size in bytes, algorithm],
+in increasing size; null means no upper limit. A world size that it does not contain uses the rows
+of the nearest smaller one.
 """
 
 import functools

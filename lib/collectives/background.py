@@ -39,8 +39,8 @@ def start(fn: Callable, *args: Any, **kwargs: Any) -> "Work":
     """Begin `fn(*args, **kwargs)` on the communication thread; returns its Work.
 
     fn: any collective of this package, or one written like it: start(ring_all_reduce, tensor,
-    group). Its tensors are kept alive; until `wait` do not change what it sends nor read what it
-    receives.
+    group). Its tensors are kept alive. Until `wait` has returned, do not change what it
+    sends, and do not read what it receives.
     """
     work = Work(fn, args, kwargs)
     _communication().works.put(work)
@@ -75,7 +75,7 @@ class Work:
         )
 
     def wait(self) -> Any:
-        """Return the operation's result once it has ended, or raise here what it raised there."""
+        """Return the operation's result once it has ended. If it failed, raise its error here."""
         self.ended.wait()
         for group in self.groups:
             # nothing was started on it later, so the group is free again
@@ -88,7 +88,7 @@ class Work:
             stream.wait_event(self.done)
             if isinstance(self.result, torch.Tensor):
                 self.result.record_stream(stream)  # made on the thread's stream, read on this one
-        # not earlier, because on a GPU the thread's stream may still have used them
+        # not freed earlier, because on a GPU the thread's stream may still have been using them
         self.args = self.kwargs = None
         return self.result
 
@@ -122,8 +122,8 @@ class Communication(threading.Thread):
 
     @property
     def is_idle(self):
-        """True when it has no work; only another thread can give it some. The ledger reads this to
-        decide whether there is a deadlock."""
+        """True if every work that was started has been waited for, so that it acts again only if
+        another thread starts one. The ledger reads this to decide whether there is a deadlock."""
         return not in_use
 
     def run(self):
@@ -147,11 +147,11 @@ class Communication(threading.Thread):
 
     def end(self):
         self.works.put(None)
-        self.join(timeout=2)  # a work stuck in a receive must not keep the process from leaving
+        self.join(timeout=2)  # a work stuck in a receive must not keep the process from exiting
 
 
 def check_may_use(group: Group) -> None:
-    """Raise RuntimeError if the communication thread uses `group` and another thread calls this."""
+    """Raise RuntimeError if `group` belongs to the communication thread and another one calls."""
     if group in in_use and not is_this_thread():
         raise RuntimeError(
             f"this group is in use in the background: {in_use[group]}. Call its wait() first, "

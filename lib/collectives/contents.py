@@ -31,8 +31,8 @@ def traced(all_reduce: Callable) -> dict[str, Any]:
              "held": [{element: counts}, ...], what `tensor` held when that message was posted,
              "final": {element: counts}}, what `tensor` holds at the end;
     counts[r] says how often rank r's value is in it. At most 8 ranks. Sends: what `all_reduce`
-    sends. Raises ValueError for a value that is no sum of marked ones, because `all_reduce` scaled
-    it or sends memory that it never filled.
+    sends. Raises ValueError for more ranks, and for a value that is no sum of marked ones, because
+    `all_reduce` scaled it or sends memory that it never filled.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size > 8:
@@ -76,8 +76,8 @@ def read(values: Tensor, world_size: int, what: str) -> dict[int, tuple[int, ...
 
 
 class Sent(TorchDispatchMode):
-    """Within the block, keeps a copy of every tensor that this thread sends, by whatever call, and
-    of `x` at that moment."""
+    """Within the block, keeps a copy of every tensor that this thread sends to another rank, and of
+    `x` at that moment. It sees any point-to-point send, but not torch's own collectives."""
 
     def __init__(self, x):
         super().__init__()

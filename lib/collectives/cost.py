@@ -10,10 +10,10 @@ n       elements of the full tensor        beta    seconds per byte (1 / bandwid
 P       largest power of two up to N       L       ceil(log2 N)
 
 The full tensor is what all_gather returns, what reduce_scatter, scatter and all_to_all are given,
-and what gather collects. The counts are exact, also for n that N does not divide; all_to_all is
-counted for equal blocks, and roots are rank 0. The time model: a message of m bytes takes
-alpha + m beta; a rank can send one message and receive one at the same time (full duplex); all
-links are equally fast; the additions are free. It takes chunks as n/N exactly.
+and what gather collects. The counts are exact even if N does not divide n; all_to_all is counted
+for equal blocks, and roots are rank 0. The time model: a message of m bytes takes alpha + m beta; a
+rank can send one message and receive one at the same time (full duplex); all links are equally
+fast; the additions are free; and every chunk has exactly n/N elements.
 
 Sources: Thakur, Rabenseifner, Gropp 2005 (all but the ring's optimality); Patarasuk & Yuan 2009
 (ring); Chan, Heimlich, Purkayastha, van de Geijn 2007 (lower bounds: L alpha, and 2(N-1)/N n beta
@@ -39,7 +39,7 @@ def chunk_sizes(n: int, N: int) -> list[int]:
 
 
 def L(N: int) -> int:
-    """ceil(log2 N): how often N ranks can be halved."""
+    """ceil(log2 N): how often N has to be halved, rounding up, until 1 is left."""
     return (N - 1).bit_length()
 
 
@@ -177,7 +177,8 @@ COST = {
 
 # exercise: lab0.cheapest
 def cheapest(n_bytes: float, N: int, alpha: float, beta: float) -> str:
-    """The name of the all-reduce that takes the least time, of those that Lab 0 compares."""
+    """The name of the fastest of the five all-reduces that Lab 0 compares: star, tree, ring,
+    recursive_doubling and halving_doubling."""
     names = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
     return min(names, key=lambda name: COST[name].time(n_bytes, N, alpha, beta))
 
@@ -187,7 +188,7 @@ def hierarchical(R: int) -> Cost:
     equally fast."""
 
     def sent(n, N):
-        """Rank (m, i): a ring over its node, and a ring over the M nodes for chunk i."""
+        """Rank i of a node runs a ring over its node, and a ring over the M nodes for chunk i."""
         M, size = N // R, chunk_sizes(n, R)
         return max(2 * n - size[i] - size[(i + 1) % R] + ring_sent(size[i], M) for i in range(R))
 

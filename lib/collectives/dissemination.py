@@ -6,8 +6,8 @@ every other.
     round 1   r -> r+2     ... and, through 2, from 1 and 2
     round 2   r -> r+4     ... and, through 0, from 0, 7, 6, 5: from all others
 
-Each round doubles how far back a rank has heard; unlike a tree it works for any N without waiting
-for a root.
+Each round doubles the number of ranks, itself included, that a rank has heard from. This works for
+any N and, unlike a tree, needs no root for which all ranks wait.
 
 Source: Hensgen, Finkel, Manber 1988.
 """
@@ -21,7 +21,7 @@ from lib.collectives.local import powers_of_two
 
 
 def barrier(group: Group = None) -> None:
-    """Return when every rank of `group` has called it.
+    """Return once every rank of `group` has called it.
 
     Sends: ceil(log2 N) rounds of one byte a rank.
     """

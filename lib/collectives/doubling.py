@@ -1,5 +1,5 @@
-"""All-reduce by recursive doubling: log2 N exchanges of the full tensor. The fastest algorithm for
-short tensors.
+"""All-reduce by recursive doubling: log2 N exchanges of the full tensor. If N is a power of two,
+no algorithm has fewer rounds, so this one suits short tensors.
 
     distance 1   0 <-> 1   2 <-> 3   4 <-> 5   6 <-> 7      each pair has the sum of its 2
     distance 2   0 <-> 2   1 <-> 3   4 <-> 6   5 <-> 7      ... of 4

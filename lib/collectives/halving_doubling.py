@@ -49,7 +49,7 @@ def halving_doubling_all_reduce(
     with flattened(tensor) as x:
         received = torch.empty_like(x)
         fold(x, received, rank, P, world_size, group, combine)
-        # chunk c is x[bounds[c]:bounds[c + 1]]
+        # chunk c is x[bounds[c]:bounds[c + 1]]; here the sizes may differ from tensor_split's
         bounds = [len(x) * chunk // P for chunk in range(P + 1)]
         block = lambda first, count: slice(bounds[first], bounds[first + count])
 

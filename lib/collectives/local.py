@@ -29,8 +29,8 @@ _COMBINE: dict[Op, Callable] = {
 
 
 def combiner(op: Op, tensor: Tensor) -> Callable:
-    """The function `combine(a, b, out=c)` of `op`. Raises ValueError if `tensor`'s dtype has no
-    such `op`."""
+    """The function `combine(a, b, out=c)` of `op`. Raises ValueError for an `op` that is not in the
+    table, and for AVG of a dtype that is not floating point."""
     if op not in _COMBINE:
         raise ValueError(
             f"op={op}: use SUM, PRODUCT, MAX, MIN or AVG of torch.distributed.ReduceOp"
@@ -52,7 +52,8 @@ class flattened:
     """`with flattened(tensor) as x:` x is `tensor` as a flat buffer, (n,); what is written to x is
     in `tensor` afterwards.
 
-    x is a view of a contiguous tensor, otherwise a copy that is written back at the end.
+    x is a view of `tensor` if that is contiguous. Otherwise it may be a copy, which is written back
+    when the block ends without an error.
     """
 
     def __init__(self, tensor):

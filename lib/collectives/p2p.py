@@ -14,9 +14,9 @@ Messages from one rank to another arrive in the order they were sent. Tensors ma
 message is still a message), non-contiguous, or leaves that require grad; no gradient flows through
 a message.
 
-gloo's sends are rendezvous: a send ends when its receive has been posted. Two ranks that both send
-first would wait for each other for ever. Therefore `send_recv` and `exchange` post the receive
-first, and wait for neither until both are posted.
+gloo's sends are rendezvous: a send ends only after its receive has been posted. Two ranks that both
+send first and wait would therefore wait for each other for ever. So `send_recv` and `exchange` post
+all their sends and receives before they wait for any of them.
 """
 
 import contextlib
@@ -76,7 +76,8 @@ def post(
 
     Until then no sent tensor may be changed and no received one read. A send to oneself is a copy,
     made at once. Raises ValueError for a rank that `group` does not have, a tensor on a device that
-    it does not reach, or a receive from oneself without its send.
+    it does not reach, a receive from oneself without its send, or a `group` that this rank is not
+    in. Raises RuntimeError if the communication thread is using `group` (background.py).
     """
     if not sends and not receives:
         return Pending([], [])
@@ -90,7 +91,7 @@ def post(
     if _delay is not None:
         _delay(sends, group)
     rank, world_size = group.rank(), group.size()
-    # one batch for all messages: NCCL can, gloo cannot
+    # whether all messages can be started as one batch: NCCL can, gloo cannot
     coalesces = _backend(group, (sends or receives)[0][0].device).supports_coalescing
 
     outbound, inbound, to_self, staged = [], [], [], []
@@ -158,8 +159,8 @@ def _begin(inbound, outbound, group):
     """Receives are posted before sends, because a send whose receive has been posted can start at
     once.
 
-    group.recv and group.send are what dist.irecv and dist.isend call, without their checks: `post`
-    has made these already, and the time of a short message is mostly spent on starting it.
+    dist.irecv and dist.isend would call group.recv and group.send too, after checks that `post` has
+    already made. We skip them, because a short message spends most of its time on being started.
     """
     works = []
     for buffer, frm in inbound:
@@ -175,7 +176,7 @@ def _begin_batch(inbound, outbound, group):
 
     At the first message between two ranks NCCL connects them, and each needs the other to post the
     counterpart: a receive for its send, and a send for its receive (NVIDIA/nccl issues 1279 and
-    2130). Every exchange of lib is such a pair of batches.
+    2130). In lib the batches of every exchange mirror each other in this way.
     """
     receives = [dist.P2POp(dist.irecv, x, group=group, group_peer=frm) for x, frm in inbound]
     sends = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x, to in outbound]
@@ -183,8 +184,8 @@ def _begin_batch(inbound, outbound, group):
 
 
 def _ready_to_send(tensor, coalesces):
-    """`tensor` as the backend can send it: contiguous, and on the CPU if gloo has to send a CUDA
-    tensor."""
+    """`tensor` in a form that the backend can send: contiguous, and copied to the CPU if gloo has
+    to send a CUDA tensor."""
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.is_cuda and not coalesces:

@@ -6,9 +6,9 @@
     from rank 2       2     3     .     1        and receives one, so no link carries two
     from rank 3       1     2     3     .
 
-The transpose of a matrix of blocks: block j of rank i becomes block i of rank j. Nothing is reduced
-and no block is forwarded, so each element is sent once: there are N-1 rounds, and a rank sends its
-tensor without its own block.
+All-to-all transposes a matrix of blocks: block j of rank i becomes block i of rank j. Nothing is
+reduced and no block is forwarded, so no element is sent twice. In N-1 rounds a rank sends all of
+its tensor but the block that it keeps.
 
 Rounds put one message at a time on each link, but make every rank wait for its slowest partner in
 each round. `all_to_all_at_once` posts all blocks together and waits once, which is better for
@@ -40,8 +40,9 @@ def all_to_all(
     tensor: (sum(send_counts), ...). Returned: (sum(recv_counts), ...).
     send_counts, recv_counts: rows to and from each of the N ranks; rank i's send_counts[j] is rank
     j's recv_counts[i]. Without them all blocks are equal and N must divide the rows.
-    Sends: N-1 rounds. Raises ValueError for counts that are not N numbers or do not sum to the rows
-    of `tensor`.
+    Sends: N-1 rounds. Raises ValueError if only one of the two is given, if one is not N numbers of
+    0 or more, if send_counts do not sum to the rows of `tensor`, if the two differ in what this
+    rank sends itself, or if there are no counts and N does not divide the rows.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     out, blocks, arrivals = _blocks(tensor, rank, world_size, send_counts, recv_counts)

@@ -3,8 +3,8 @@ second (Patarasuk & Yuan 2009).
 
     rank 0 -> rank 1 -> ... -> rank N-1 -> rank 0  N ranks, n elements, chunk c = tensor_split(N)[c]
 
-Who holds what, N = 3; `a1` is rank 1's values of chunk a, + a sum still partial, UPPER CASE the
-finished sum:
+What each rank holds, for N = 3. `a1` is rank 1's values of chunk a, (a1+a2) is a partial sum, and
+an upper-case letter is a finished sum:
 
              start          round 1               round 2                  all-gather: 2 more rounds
     rank 0   a0 b0 c0       . (b2+b0) .           A = a1+a2+a0             A B C
@@ -63,7 +63,7 @@ def ring_reduce_scatter(tensor: Tensor, group: Group = None, op: Op = dist.Reduc
     for step in range(world_size - 1):
         mine = chunks[(rank - 2 - step) % world_size]
         received = p2p.send_recv(partial, right, left, group, out=buffers[step % 2][: len(mine)])
-        # received holds the ranks before me, in ring order
+        # received is the sum over the ranks before this one, in ring order
         partial = combine(received, mine, out=received)
     if world_size == 1:
         partial = partial.clone()

@@ -1,4 +1,4 @@
-"""Eight collectives of PyTorch on marked values: what each rank gives and what it has afterwards.
+"""Eight collectives of PyTorch on marked values: each rank's values before and after them.
 
     launch.capture(before_and_after, nproc=4)   ->   what `plots.before_after` draws
 
@@ -14,8 +14,9 @@ from torch import Tensor
 def before_and_after() -> dict[str, tuple[Tensor | None, Tensor | None]]:
     """{collective: (this rank's values before it, its values afterwards)}, with root 0.
 
-    The values are None if a rank gives nothing, or if the collective leaves its buffer undefined.
-    Takes one element per rank, on up to 9 ranks. Sends: each of the eight collectives once.
+    The values are None if a rank passes in nothing, or has nothing defined afterwards. A chunk
+    is one element. Use at most 7 ranks, because float32 rounds some of the sums over more. Sends:
+    each of the eight collectives once.
     """
     rank, N = dist.get_rank(), dist.get_world_size()
     is_root = rank == 0

@@ -1,5 +1,5 @@
-"""A slow link between "nodes" of one machine, without root: messages of `p2p` that cross it are
-held back.
+"""Emulates a slow link between "nodes" of one machine, without root privileges, by delaying the
+messages of `p2p` that cross it.
 
     node 0: ranks 0 1 2 3  ==== one NIC ===   the slow link  ==== one NIC ===  node 1: ranks 4 5 6 7
 
@@ -12,7 +12,7 @@ a node are not delayed. This is the alpha and beta of `cost.hierarchical_time(..
 How: a page of memory that all ranks map holds, for each NIC, the time until which it is busy. The
 sender adds the message's time to it, sleeps until the arrival, and only then posts the message. So
 a delay uses no CPU time, and two cores are enough for eight ranks. A sleep ends a little late, and
-the real message takes its own time after it: choose a link whose times are milliseconds.
+the real message takes its own time after it, so choose a link whose times are milliseconds.
 
 This model has limits. `post` blocks until the link has let its messages through, so a send does
 not run in the background; use `start` for that. If one `post` has several messages, all of them are
@@ -45,8 +45,9 @@ def slow_link(
     ranks are slow.
 
     Every rank of the world must enter it. seconds_per_message: alpha. bytes_per_second: 1 / beta,
-    of a node's NIC. Sends: a broadcast and a barrier of torch's, when entered. Raises ValueError if
-    `ranks_per_node` does not divide the world size, RuntimeError inside another slow_link.
+    of a node's NIC. Sends: torch's broadcast_object_list and barrier, when entered. Raises
+    ValueError if `ranks_per_node` does not divide the world size, for a negative latency and for a
+    bandwidth that is not above 0; RuntimeError inside another slow_link.
     """
     world_size = dist.get_world_size()
     if ranks_per_node < 1 or world_size % ranks_per_node:
@@ -123,6 +124,6 @@ class NICs:
         return end
 
     def close(self):
-        """Give the page back to the system."""
+        """Unmap the page and close its file."""
         self.map.close()
         self.file.close()

@@ -6,10 +6,10 @@ r"""Everything through one rank: scatter, gather, and the all-reduce of a parame
            / \                       Star all-reduce: n elements of every rank in, the sum out.
           5   6
 
-N-1 messages leave or enter by the root's one link, one after another. A tree sends no fewer bytes
+N-1 messages pass through the root's one link, one after another. A tree sends no fewer bytes
 through the root for scatter and gather, though it needs fewer rounds. For an all-reduce the star is
-the naive algorithm, with which the others are compared: 2(N-1) messages of n elements at the root,
-while each other rank sends one.
+the naive algorithm, with which the others are compared: the root receives N-1 messages of n
+elements and sends N-1, while each other rank sends one and receives one.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,8 @@ def scatter(
 
     tensor: this rank's part, any shape; parts may differ in size. scatter_list: N tensors on `src`,
     None elsewhere (`full.tensor_split(N)` makes such a list). Sends: N-1 messages from `src`.
-    Raises ValueError for a list of any other length, or a part of any other shape on `src` itself.
+    Raises ValueError on `src` if the list does not have N tensors, or if its own entry differs from
+    `tensor` in shape.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     p2p.check_rank("the root is", src, world_size)
@@ -49,8 +50,8 @@ def gather(
     (None elsewhere).
 
     tensor: this rank's part; parts may differ in size. gather_list: N tensors to fill on `dst`,
-    None elsewhere. Sends: N-1 messages to `dst`. Raises ValueError for a list of any other length,
-    or a part of any other shape on `dst` itself.
+    None elsewhere. Sends: N-1 messages to `dst`. Raises ValueError on `dst` if the list does not
+    have N tensors, or if its own entry differs from `tensor` in shape.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     p2p.check_rank("the root is", dst, world_size)
@@ -66,7 +67,8 @@ def gather(
 def star_all_reduce(tensor: Tensor, group: Group = None, op: Op = dist.ReduceOp.SUM) -> Tensor:
     """Reduce `tensor` over the ranks of `group`, in place, at rank 0; returns it.
 
-    Sends: 2(N-1) messages of n elements, all of them to or from rank 0, in turn.
+    Sends: N-1 messages to rank 0, which receives them one after another, and N-1 from it, which it
+    posts at once; n elements each.
     Bit-identical on all ranks: rank 0 adds in rank order and sends copies.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)

@@ -5,8 +5,8 @@
 
 torch.compile cannot trace code that asks a process group for its backend, or that frees and refills
 a parameter's storage. `torch.compiler.disable` declares this, but imports torch._dynamo, which
-takes as long as importing torch. Here it is called only once something else has imported
-torch._dynamo, which any use of torch.compile does.
+takes as long as importing torch. We therefore call it only after something else has imported
+torch._dynamo, as any use of torch.compile does.
 """
 
 import functools
@@ -17,7 +17,7 @@ import sys
 import torch
 
 COMPILER = "torch._dynamo"
-_later = []  # what is called when the compiler has been imported
+_later = []  # functions to call once the compiler has been imported
 
 
 def uncompiled(function):
@@ -40,7 +40,7 @@ def uncompiled(function):
 
 
 class _AfterCompiler(importlib.abc.MetaPathFinder):
-    """Waits for the import of the compiler, and then removes itself."""
+    """At the import of the compiler, removes itself, and afterwards calls all of `_later`."""
 
     def find_spec(self, name, path, target=None):
         if name != COMPILER:

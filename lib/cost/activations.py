@@ -1,13 +1,13 @@
-"""Bytes of activations: what forward keeps for backward, for each layer and sequence of the batch.
+"""Bytes of activations: what the forward pass of the layers keeps for the backward pass.
 
     s b h (34 + 5 a s / h)    bytes per layer, 16-bit activations
 
 s tokens per sequence, b sequences, h hidden size, a heads. The 34 s b h are the inputs of the
 layer's matmuls, of its norms and of GeLU, and dropout masks. The 5 a s^2 b are the attention
-scores, 5 bytes for each head and pair of tokens, which a fused attention kernel does not keep.
+scores, with 5 bytes for each head and pair of tokens, which a fused attention kernel does not keep.
 
-Source: Korthikanti et al. 2022, equation 2 (no tensor parallelism, no recomputation); embedding and
-loss are left out.
+Source: Korthikanti et al. 2022, equation 2, for no tensor parallelism and no recomputation.
+Embedding and loss are left out.
 """
 
 

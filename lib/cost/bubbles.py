@@ -1,4 +1,5 @@
-"""Bubble rates of pipeline schedules: the share of the longest rank's time in which it is idle.
+"""Bubble rates of pipeline schedules: the share of a schedule's time in which a rank does not
+compute.
 
     rate = (cost - ideal) / cost        ideal = m (F + I + W)
 
@@ -92,7 +93,8 @@ def patient(schedule, times, message):
 
 
 def schedule_of(label):
-    """The schedule with which a row's label ends ("6.2B-m64-1f1b-i"); None if it names none."""
+    """The schedule that a row's label names at its end ("6.2B-m64-1f1b-i"); None if it names
+    none."""
     return next((schedule for schedule in SCHEDULES if label.endswith("-" + schedule)), None)
 
 
@@ -101,7 +103,7 @@ def measured_times(model, p, m, micro_batch=None):
     ranks, from the row with the nearest m.
 
     micro_batch: sequences in one, or None if it is not stated, as in table 8, whose times are then
-    used if there are any. Raises ValueError if there is no row for this model and p.
+    used if there are any. Raises ValueError if there is no row for these arguments.
     """
     rows = [row for row in table("zero_bubble_times") if row["model"] == model and row["p"] == p]
     if micro_batch is None:
@@ -158,8 +160,9 @@ def published_runs():
     times, message               {"F": ..., "I": ..., "W": ..., "B": ...} of a stage, and of a
                                  message, in milliseconds, profiled on the authors' GPUs
     computed                     the bubble rate that they computed from these times
-    samples                      measured samples per second and GPU. Table 4 has no ZB-H1, so this
-                                 is that of ZB-1p, with the same memory and computed bubble rate
+    samples                      measured samples per second and GPU. Table 4 does not have ZB-H1,
+                                 so its rows have the value of ZB-1p, which needs the same memory
+                                 and has the same computed bubble rate
     micro_batch                  samples in one micro-batch
     """
     labels = {"1F1B": "1f1b", "interleaved 1F1B": "1f1b-i", "ZB-H1": "zb-1p"}

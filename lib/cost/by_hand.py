@@ -1,11 +1,12 @@
-"""A plan's memory, bubble and messages, by formulas that fit on a page: what a planner needs first.
+"""A plan's memory, bubble and messages, by formulas that fit on a page. A planner needs these
+first.
 
     P = (12 h^2 L/p + V h) / t  parameters of the first stage on one GPU: layers and embedding
 
     memory    state        P (2 + 2 + 12)  ZeRO-1 divides the 12 by d
               activations  34 s b h / t    per layer of L/p, per micro-batch of min(m, p) in flight
     bubble    (p-1) / (v m + p - 1)
-    messages  tp           m L/p x 4 all-reduces of 2 s b h bytes  two forward, two backward a layer
+    messages  tp           m L/p x 4 all-reduces of 2 s b h bytes  a layer: 2 forward, 2 backward
               pp           m v x 2 messages of 2 s b h / t         in a middle stage: to both sides
               dp           an all-reduce of 2 P                    the first stage's gradients, once
               an all-reduce over N ranks costs each of them 2 (N-1)/N of its bytes
@@ -41,7 +42,7 @@ def plan_memory(model, plan):
 
 # exercise: lab6.plan_bubble
 def plan_bubble(plan):
-    """The part of a step, from 0 to 1, in which a GPU waits for others of its pipeline."""
+    """The share of a step, from 0 to 1, in which a GPU waits for other stages of its pipeline."""
     return (plan.pp - 1) / (plan.v * plan.micro_batches + plan.pp - 1)
 
 
@@ -52,7 +53,7 @@ def plan_messages(model, plan):
     "tp" and "pp" are those of a stage in the middle, which sends to both sides, and "dp" is that of
     the first stage, which has the most gradients.
     """
-    # bytes that one micro-batch has between two layers
+    # bytes of one micro-batch's activations between two layers
     activations = 2 * model.seq * plan.micro_batch * model.hidden
     m, layers = plan.micro_batches, model.layers / plan.pp
     return {
@@ -69,8 +70,8 @@ def estimate(model, plan, gpu, reached):
 
     model: a `lib.cost.shapes.Model`; plan: a Plan of ZeRO stage 1 with cp = 1, and with no or full
     recomputation; gpu: a `lib.cost.hardware.GPU`. reached: the share of its peak that a GPU reaches
-    on average while it computes, without communication and waiting. On plans that one would run,
-    the memory is within 15 % of the cost model's, and the seconds are within 20 %.
+    on average while it computes, without communication and waiting. For plans that are worth
+    running, the memory is within 15 % of the cost model's, and the seconds are within 20 %.
     """
     h, k, full = model.hidden, model.topk, plan.recompute == "full"
     in_experts = model.experts * model.expert_parameters * model.layers
@@ -115,7 +116,7 @@ def _parts(model, plan, gpu, reached):
     """{cost: seconds of a step} for all of COSTS except data messages."""
     h, full = model.hidden, plan.recompute == "full"
     computing = _operations(model, plan) * (4 / 3 if full else 1) / (plan.gpus * gpu.bf16 * reached)
-    # tokens times the layers that they pass on one GPU
+    # the tokens of a step on one GPU, times the layers that they pass through there
     passed = plan.micro_batches * plan.micro_batch * model.seq / plan.tp * model.layers / plan.pp
     # to the experts and back, in both passes
     trips, domains = (6 if full else 4) * passed * 2 * h, max(1, plan.ep / gpu.per_node)

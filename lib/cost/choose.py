@@ -2,7 +2,7 @@
 
     tp    a divisor of the heads, and of the GPUs of a node      not across nodes: it sends the most
     pp    a divisor of the layers
-    dp    the GPUs that are left: gpus / (tp pp), if that is whole
+    dp    the GPUs that are left: gpus / (tp pp), if that is a whole number
     b     a divisor of the sequences on one data rank
 
 The memory and the seconds of a plan come from two functions, so any cost model can be used:

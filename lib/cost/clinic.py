@@ -18,8 +18,8 @@ two units. Embedding and head are units of their own, as torchtitan wraps them, 
 layers, so no root unit stays unsharded. We assume that a unit has parameters / layers elements; if
 the head is one of the two units, Llama 3 needs at most 1 GB more.
 
-These estimates are meant for choosing, with one number for each effect. `lib.cost.memory` is more
-detailed.
+These estimates have one number for each effect, which is enough to choose a remedy.
+`lib.cost.memory` is more detailed.
 """
 
 from itertools import product
@@ -132,9 +132,9 @@ def state_parts(job, remedy):
 
 
 def planned(job: Job, **fixed: int) -> str:
-    """In words, the fastest plan that the planner finds for the same model and as many GPUs, H100
-    with 80 GB, and 256 sequences per step. fixed: settings that are required, such as tp=1. The
-    planner is free to choose another micro-batch, and it does not offload the optimizer."""
+    """A text that describes the fastest plan that the planner finds for the same model on as many
+    H100 with 80 GB, with 256 sequences per step. fixed: settings that are required, such as tp=1.
+    The planner may choose another micro-batch, and it does not offload the optimizer."""
     model = load("llama3-8b" if job.hidden == 4096 else "llama3-70b", seq=job.seq)
     found = search(model, gpus()["H100-80GB"], job.gpus, 256, fixed=fixed)
     if not found:

@@ -6,7 +6,7 @@
     recompute  +2                          the forward pass once more,
                                            if activations were not kept
 
-This makes 6 P T in all for P parameters and T tokens, or 8 P T with recomputation. The attention
+In all, P parameters and T tokens take 6 P T operations, or 8 P T with recomputation. The attention
 scores are left out: for sequences of s tokens and hidden size h they add about s / (6h), which is
 3 % for GPT-3.
 

@@ -24,8 +24,9 @@ hidden. (This is not the "critical batch" of McCandlish et al. 2018, above which
 saves few updates.)
 
 Everywhere in this file, compute is (forward, backward) in seconds per row, and link is (alpha,
-beta) of a rank's own link. The model leaves out the optimizer's step, copies to and from buckets,
-and that a device may compute more slowly while it communicates, or on few rows.
+beta) of a rank's own link. The model leaves out the optimizer's step and the copies to and from
+buckets. It also ignores that a device may compute more slowly while it communicates, or on few
+rows.
 
 Sources: Li et al. 2020, "PyTorch Distributed", for buckets and overlap; Patarasuk & Yuan 2009 for
 the ring; Kaplan et al. 2020, section 2.1, for 2 and 4 operations per parameter and token.
@@ -37,7 +38,7 @@ from lib.collectives.cost import COST
 
 
 class Step(NamedTuple):
-    """Seconds of one step, on each rank."""
+    """The seconds that one step takes on a rank, and their parts."""
 
     forward: float
     backward: float
@@ -90,7 +91,7 @@ def bucket_times(ready, seconds):
 
     ready: when each bucket is complete, in the order in which they are sent. seconds: how long each
     all-reduce takes. For equal buckets the formula of `overlapped_step` gives the same end; use
-    this function for all others.
+    this function if the buckets differ.
     """
     times, free = [], 0.0
     for is_ready, takes in zip(ready, seconds, strict=True):
@@ -118,10 +119,10 @@ def weak_scaling(step, rows, ranks, *costs):
 
 def break_even_rows(N, n_bytes, compute, link, buckets):
     """Rows per rank at which communication takes as long as backward, K c = B. With fewer rows,
-    overlap cannot hide it.
+    more than the last bucket is exposed.
 
-    This is (2(N-1) K alpha + 2(N-1)/N n beta) / (backward per row). The term of the bytes levels
-    off as N grows, whereas that of the latency keeps growing. Counted in tokens, without latency,
+    This is (2(N-1) K alpha + 2(N-1)/N n beta) / (backward per row). The bandwidth term levels
+    off as N grows, whereas the latency term keeps growing. Counted in tokens, without latency,
     with 2 bytes per gradient and 4 operations per parameter and token, the model's size cancels,
     and operations per second / bytes per second remains (Austin et al. 2025, part 5).
     """
@@ -129,6 +130,6 @@ def break_even_rows(N, n_bytes, compute, link, buckets):
 
 
 def seconds_per_token(parameters, flops):
-    """(forward, backward): seconds per token of a model on a device that achieves `flops`
-    operations per second."""
+    """(forward, backward): seconds per token for a model of `parameters` parameters, on a device
+    that achieves `flops` operations per second."""
     return 2 * parameters / flops, 4 * parameters / flops

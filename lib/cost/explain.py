@@ -63,8 +63,8 @@ def layouts(found):
 
 
 def worth_showing(found):
-    """`found` without plans that take as long as an earlier one, to a thousandth, and save less
-    than 1 % of memory."""
+    """`found` without the plans that are within 0.1 % of the time of an earlier one (among the last
+    20 kept) and save less than 1 % of its memory."""
     shown = []
     for choice in found:
         near = [other for other in shown[-20:] if choice.seconds <= 1.001 * other.seconds]
@@ -86,7 +86,8 @@ def report(name, device, gpus, batch, seq=None, precision="bf16", show=10, token
     per step; seq: tokens in each; tokens: of the complete training; fixed: {field of Plan: value}
     that every plan must have.
     Raises ValueError for names that are not known, and for a request that cannot be met. The
-    message then says what would make it possible.
+    message then says what would make it possible. Raises OSError for a .json file that is not
+    there.
     """
     model, device = load(name, seq), gpu(device)
     if gpus < 1 or batch < 1:

@@ -11,8 +11,8 @@ includes their waiting for slower ranks.
 
 # exercise: lab1.exposed_seconds
 def exposed_seconds(compute, messages):
-    """Seconds in which a message is in flight while nothing computes: the union of `messages`
-    without that of `compute`.
+    """Seconds in which a message is in flight while nothing computes: the length of the union of
+    `messages` outside the union of `compute`.
 
     compute, messages: lists of (start, end) of one rank, with start <= end, all in the same unit,
     which is also that of the result. The intervals may be in any order, overlap, touch or contain

@@ -63,7 +63,8 @@ def lost_share(interval, save, restart, mtbf):
     """The share of time, from 0 to 1, in which a job does no work that it keeps. All four arguments
     are in seconds.
 
-    Raises ValueError if interval or mtbf is not above 0, or if save or restart is below 0.
+    Raises ValueError if interval is not finite and above 0, if mtbf is not above 0, or if save or
+    restart is below 0.
     """
     if not (0 < interval < inf and mtbf > 0 and save >= 0 and restart >= 0):
         raise ValueError(
@@ -81,8 +82,8 @@ def best_interval(save, mtbf):
     """The seconds of computing between two saves with which a job loses the least. save, mtbf:
     seconds.
 
-    Raises ValueError if one of them is not above 0. (A job whose saves took no time would save
-    after every step.)
+    Raises ValueError if one of them is not finite and above 0. (A job whose saves took no time
+    would save after every step.)
     """
     if not (0 < save < inf and 0 < mtbf < inf):
         raise ValueError(
@@ -98,7 +99,8 @@ def best_interval(save, mtbf):
 
 
 def young(save, mtbf):
-    """Young's interval, in seconds. It is accurate if it is short compared with mtbf."""
+    """Young's interval, in seconds, which is accurate if the interval is short compared with
+    mtbf."""
     return (2 * save * mtbf) ** 0.5
 
 

@@ -1,4 +1,4 @@
-"""GPUs and the links between them: what the makers state, and what NCCL reaches over a link.
+"""GPUs and the links between them: what their datasheets state, and what NCCL reaches over a link.
 
     peak      operations per second of dense matmuls, by number format
     hbm       bytes per second between the chip and its memory
@@ -7,7 +7,7 @@
     nic       bytes per second of each GPU's share of its node's NICs
     host      bytes per second to the host's memory, one way: PCIe, or NVLink-C2C on a Grace
               superchip
-    per_node  GPUs that NVLink connects: 8, for the V100 16, in an NVL72 rack 64
+    per_node  GPUs that NVLink connects: 8, but 16 for the V100, and 64 in an NVL72 rack
 
 GPUs of one family share one measured efficiency: A100-40GB and A100-80GB, for example, are the same
 chip. Data and sources: data/machines.csv.
@@ -22,7 +22,7 @@ GIB = 2**30
 
 
 class GPU(NamedTuple):
-    """One device and its links. FLOP/s, bytes, bytes/s."""
+    """One GPU and its links."""
 
     name: str
     family: str
@@ -66,7 +66,7 @@ def gpus():
 def gpu(name):
     """The GPU called `name`; "A100" and "H100" mean the 80 GB versions, and "V100" the 32 GB one.
 
-    Raises ValueError, which lists the GPUs in the table, for one that is not there.
+    Raises ValueError for a GPU that is not in the table; the message lists those that are.
     """
     known = gpus()
     for full in (name, f"{name}-80GB", f"{name}-32GB"):

@@ -1,30 +1,30 @@
-"""What forward keeps for backward in one layer, in bytes per token, and for how many micro-batches
-a stage keeps it at once.
+"""What the forward pass of one layer keeps for the backward pass, in bytes per token, and for how
+many micro-batches at once a stage keeps it.
 
 Kernels that keep the scores (Megatron-LM until 2022; dropout; GeLU):
 
     h (10 + 24/t) + 5 a s / t  for f = 4 h; for any other width replace 24 by 8 + 16 f / 4h.
                                Grouped queries, SwiGLU, latent attention and experts
-                               as below, without the rotated q and k
+                               count as below, but without the rotated q and k
 
 Fused kernels (Transformer Engine; no dropout), 16 bits each:
 
     4 h                      inputs and outputs of the two norms; sequence parallelism divides them
                              by t, like the 10 h above
-    (a + 2 kv) d, (a + kv) d q, k, v as the matmul returns them; q, k once more, rotated     / t
+    (a + 2 kv) d, (a + kv) d q, k, v as the matmul returns them; rotated copies of q and k   / t
     a d                      attention's output                                              / t
     3 f                      SwiGLU: both halves and their product (GeLU: 2 f)               / t
     latent attention         results of the two thin matmuls before and after their norms; q, k, v
                              in full
-    experts                  topk times: a token's copy before and after the experts, and an
-                             expert's 3 f
+    experts                  topk times: a token's copy before and after the experts, and the
+                             3 f of an expert
     fp8                      Transformer Engine keeps the inputs of matmuls in 8 bits: the norms'
                              outputs, SwiGLU's product, the experts' copies of tokens, and
                              attention's output once more
 
-    selective recomputation  without fused kernels: all of it except 5 a s / t;
+    selective recomputation  without fused kernels: all of the above except 5 a s / t;
                              with fused kernels: the stack's share `selective` of it
-    full                     2 h: the layer's input (sequence parallelism divides it by t)
+    full recomputation       2 h bytes: the layer's input (sequence parallelism divides it by t)
 
 Micro-batches in flight on stage i of p:
 
@@ -65,7 +65,7 @@ def layer_bytes(model, plan, stack):
 
 
 def score_bytes(model, plan):
-    """Bytes per token of the scores, if they are kept: 5 a s / t."""
+    """Bytes per token that the scores take if they are kept: 5 a s / t."""
     return 5 * model.heads * model.seq / plan.tp
 
 
@@ -82,8 +82,8 @@ def kept_bytes(model, plan, stack):
 
 
 def in_flight(plan, stage):
-    """How many micro-batches' activations stage `stage` keeps at once. It may be a fraction if
-    v > 1, because a micro-batch then occupies only some of its layers."""
+    """For how many micro-batches stage `stage` keeps activations at once. This may be a fraction if
+    v > 1, because activations of some micro-batches are then kept for only a part of its layers."""
     p, m, v = plan.pp, plan.micro_batches, plan.v
     if plan.schedule in ("zb-1p", "zb-v"):
         return min(m, p)

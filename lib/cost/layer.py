@@ -11,30 +11,31 @@
                         and a clamped activation, for which there is no fused kernel in 16 bits
                         (gpt-oss). Backward takes 1.5 times that
     tensor parallelism  2 all-reduces of (tokens, h) in forward and 2 in backward; with sequence
-                        parallelism each is a reduce-scatter and an all-gather, and backward gathers
-                        once more
-    context parallelism keys and values are sent round a ring while those received before are used;
-                        under a causal mask the work is uneven if ranks have contiguous tokens
-                        (stacks.py)
+                        parallelism each is a reduce-scatter and an all-gather, and backward has 2
+                        more all-gathers. A mixture with ep > 1 has half of these
+    context parallelism keys and values are sent around a ring, while attention to those that were
+                        received before is computed; under a causal mask the work is uneven if ranks
+                        have contiguous tokens (stacks.py)
     experts             a dispatch and a combine in forward, and two in backward; between nodes they
                         hide behind the matmuls of another micro-batch, if stages are interleaved
-                        and the stack can do this
+                        and the stack can do this. Sorting tokens by expert moves 8 bytes per
+                        element
 
-    t ranks of tensor parallelism divide everything except the 22 h, which sequence parallelism also
-    divides.
+    Tensor parallelism over t ranks divides all operations and all memory traffic except the 22 h,
+    which are divided only with sequence parallelism.
 
 If the host needs longer to launch the kernels of a pass than the GPU needs to run them, the pass
-takes as long as the launches: small layers wait for Python. We use hypot(GPU, host) instead of the
-maximum, because a layer consists of many kernels and some of them are small. Fused attention
-recomputes the scores in backward, which takes 2.5 times as long as forward; other matmuls take
-twice as long.
+takes as long as the launches, so small layers wait for Python. We use hypot(GPU, host) instead of
+the maximum, because a layer consists of many kernels and some of them are small. Fused attention
+recomputes the scores in backward, so its backward takes 2.5 times as long as its forward; that of
+other matmuls takes about twice as long.
 
 Experts' biases and clamps: openai/gpt-oss, gpt_oss/torch/model.py; which recipes overlap the
 all-to-all, and which run from captured graphs: NVIDIA-NeMo/Megatron-Bridge
 scripts/performance/configs.
-Sources: Narayanan et al. 2021, Korthikanti et al. 2022 (operations, what tensor and sequence
-parallelism send); Dao 2023 for fused attention. The bytes are counted for the operations listed,
-with each tensor read and written once in 16 bits.
+Sources: Narayanan et al. 2021 and Korthikanti et al. 2022 for the operations and for what tensor
+and sequence parallelism send; Dao 2023 for fused attention. The bytes are those of the kernels
+listed above, which read and write each tensor once in 16 bits.
 """
 
 from math import hypot
@@ -52,24 +53,24 @@ SORTED = 8  # per element of a routed token: into the experts' order and back
 SOFTMAX, SOFTMAX_BACKWARD = 9, 11  # per score that is kept: softmax and dropout
 
 # Counted ratios of backward to forward
-BACKWARD_BYTES = 1.5  # a forward kernel reads x and writes y; a backward one reads x, dy, writes dx
+BACKWARD_BYTES = 1.5  # a forward kernel moves x and y; a backward kernel moves x, dy and dx
 BACKWARD_SCORES = 2  # two matmuls for each of forward's
 BACKWARD_FLASH = 2.5  # five matmuls for forward's two: the scores are recomputed (Dao 2023)
-BACKWARD_SEQUENCE = 1.5  # six halves of an all-reduce for forward's four: gathers once more
+BACKWARD_SEQUENCE = 1.5  # six halves of an all-reduce for forward's four: two more all-gathers
 BACKWARD_RING = 2  # keys and values, and their gradients
-EVERY_OTHER = 0.5  # of the matmuls and their messages: torchtitan's selective recomputation
+EVERY_OTHER = 0.5  # share of matmuls and messages that torchtitan's selective recomputation repeats
 
 # Launch times relative to those of a forward pass without tensor parallelism. These three were set
 # by hand when the model was first written: no source states them, and `launch` and `launch_moe`
-# were fitted with them as they are. If one of them is set to 1, the 1,228 runs are 8.2, 8.5 and
-# 7.8 % off on average, instead of 7.5 %.
+# were fitted with these values. If one of the three is set to 1, the mean error on the 1,228 runs
+# is 8.2, 8.5 and 7.8 % respectively, instead of 7.5 %.
 LAUNCH_BACKWARD = 1.5
 LAUNCH_TENSOR = 1.3  # collectives are launched as well
-LAUNCH_CAPTURED = 0.3  # of a mixture in an NVL72 rack, where recipes replay captured graphs
+LAUNCH_CAPTURED = 0.3  # for a mixture in an NVL72 rack, where recipes replay captured graphs
 
 
 class Times(NamedTuple):
-    """The seconds that are spent on each kind of work."""
+    """The seconds of each kind of work, and of waiting for the host."""
 
     matmul: float = 0.0
     attention: float = 0.0  # scores
@@ -91,7 +92,8 @@ class Times(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """Times of forward, of the part of it that is recomputed, and of backward without that part."""
+    """Times of forward, of the part of it that is recomputed, and of backward without the
+    recomputation."""
 
     forward: Times
     again: Times
@@ -132,7 +134,7 @@ def layer(model, plan, gpu, stack, k):
     forward, backward = multiply(model.attention_matrices())
     exchange, routed = 0.0, tokens * model.topk / tp
     if model.experts:
-        # routed: (T topk / tp,) copies of tokens on each rank, if all experts are chosen alike
+        # routed: T topk / tp copies of tokens on each rank, if all experts are chosen equally often
         pairs = [experts(model.expert_matrices(), routed, model.experts / plan.ep, gpu, *how)]
         pairs.append(multiply(model.shared_matrices()))
         exchange = 2 * network.all_to_all(
@@ -156,7 +158,8 @@ def layer(model, plan, gpu, stack, k):
     moved += SORTED * routed * model.travelling / memory
 
     reduced = network.all_reduce(gpu, tp, 1, 2 * tokens * h, k.network) * (1 - stack.tp_overlap)
-    # if so, tp splits the experts' tokens and not their weights, so there is nothing to reduce
+    # with ep > 1, tp splits the experts' tokens and not their weights, so there is nothing to
+    # reduce
     apart = model.experts and plan.ep > 1
     tensor = (1 if apart else 2) * reduced
     ring = 0.0
@@ -188,7 +191,7 @@ def layer(model, plan, gpu, stack, k):
         again = there
     elif (
         plan.recompute == "selective" and stack.selective < 1
-    ):  # every other matmul, and what is between them
+    ):  # every other matmul, and all elementwise kernels
         products_again, *collectives = (EVERY_OTHER * s for s in (forward, tensor, exchange))
         again = Times(products_again, 0.0, moved, collectives[0], 0.0, collectives[1])
     elif plan.recompute == "selective":  # the scores
@@ -197,5 +200,6 @@ def layer(model, plan, gpu, stack, k):
 
 
 def _launched(host, times):
-    """`times`, with the wait for a host that needs `host` seconds to launch everything."""
+    """`times`, with the time that the GPU waits if the host needs `host` seconds to launch all
+    kernels."""
     return times._replace(launch=hypot(times.total, host) - times.total)

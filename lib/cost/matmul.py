@@ -1,9 +1,9 @@
-"""Seconds of a matmul: computing full waves of tiles, or moving the operands, whichever is longer.
+"""Seconds of a matmul: about the longer of computing waves of tiles and moving the operands.
 
     Y = X A        (T, n) times (n, m): 2 T n m operations
 
-    t = sqrt( arithmetic^2 + moved^2 )             the two overlap, so about the longer of them,
-                                                   with a smooth transition
+    t = sqrt( arithmetic^2 + moved^2 )             the two overlap, so t is about the longer of
+                                                   them, with a smooth transition
     arithmetic = 2 T n m / R  x  waves  x  (1 + ramp / n)
     moved      = 2 (T n + n m + T m) / M           16-bit elements
 
@@ -11,7 +11,7 @@
     M      bytes per second of memory: a share of its bandwidth
     waves  ceil(w) / w with w = T m / (128 x 256) / multiprocessors: the output is computed in
            tiles, one on each multiprocessor at a time, and the last wave seldom fills the chip. The
-           kernel may also use tiles of half the size, which cost 6 % more
+           kernel may also use tiles of half the size, which take 6 % longer per output
     ramp   time to start and write a tile, in steps of the inner dimension
 
     multiprocessors   [tile][tile][tile][tile]
@@ -44,8 +44,8 @@ def rate(gpu, precision, k):
 
 
 def waves(outputs):
-    """By what factor a matmul takes longer than on a chip that is always full. outputs: elements
-    that each multiprocessor computes."""
+    """The factor by which a matmul takes longer than it would if its tiles always filled the chip.
+    outputs: elements that each multiprocessor computes."""
     large, half = outputs / TILE, 2 * outputs / TILE
     return min(ceil(large) / large, SMALL * ceil(half) / half)
 

@@ -1,15 +1,15 @@
 """A step on this machine, from its measured parts: a layer's compute, and a link's alpha and beta.
 
-    S_F, S_B   one stage's forward and backward for one micro-batch: its layers, and two all-reduces
-               of the activations in each of them if tensor parallelism splits it
+    S_F, S_B   one stage's forward and backward for one micro-batch; if tensor parallelism splits
+               the stage, each layer adds two all-reduces of the activations to either of them
     pipeline   the clock of lib.pipeline.simulate with S_F, S_B and a message of the activations
     gradients  one all-reduce over the data ranks, after the last backward
     step       pipeline + gradients + update
 
 Nothing is fitted. The model of large clusters (step.py) computes with the rates of its GPUs,
 whereas here the seconds of a CPU core are measured. alpha, beta: seconds per message and per byte
-of a rank's own link, as a ping-pong measures them (Lab 0). Ranks that share a core and messages
-that share a link are not modelled. Source: Patarasuk & Yuan 2009 for the ring.
+of a rank's own link, as a ping-pong measures them (Lab 0). The model assumes that ranks do not
+share a core, and that messages do not share a link. Source: Patarasuk & Yuan 2009 for the ring.
 """
 
 from typing import NamedTuple
@@ -37,8 +37,8 @@ def measured_step(model, plan, compute, link, itemsize=4):
     model: a Model; plan: a Plan (tp, pp, v, dp, micro-batch); compute: Compute; link: (alpha,
     beta); itemsize: bytes of an element of activations and gradients. "pipeline" is the clock
     without tensor parallelism's all-reduces, and "tensor" is what these add to it. Raises
-    ValueError for a plan that interleaves stages if its m >= pp micro-batches do not divide into
-    m // pp groups of equal size.
+    ValueError for a plan with interleaved stages whose m micro-batches cannot be divided into m //
+    pp groups of equal size; with m < pp there is only one group.
     """
     with_tensor = _clock(model, plan, compute, link, itemsize, True)
     without = _clock(model, plan, compute, link, itemsize, False)

@@ -7,8 +7,8 @@
                                                                     for experts dp cp tp / ep
     gradients    g: 2, or 4                                         likewise from ZeRO-2; with a
                                                                     pipeline, from ZeRO-3
-    optimizer    o: 12, copy, momentum, variance; 8 without copy    likewise from ZeRO-1
-    activations  what a layer keeps of b s / cp tokens (kept.py),   tp; norms' and residuals' only
+    optimizer    o: 12 for copy, momentum, variance; 8 without copy likewise from ZeRO-1
+    activations  what a layer keeps for b s / cp tokens (kept.py),  tp; norms' and residuals' only
                  for each layer of the stage (the dense layers of   with sequence parallelism; pp,
                  an MoE model count as such) and each micro-batch   times the micro-batches in
                  in flight; under torch's pipelining also buffers   flight; experts' copies of
@@ -16,19 +16,20 @@
                                                                     rank gets as many as it sends;
                                                                     less the share `offload` that
                                                                     is moved to the host
-    logits       results of the vocabulary's matmul, and of the     tp, cp; on the last stage
+    logits       results of the vocabulary's matmul, and of the     tp, cp; only on the last stage
                  loss
-    working      temporary tensors: a layer that is being recomputed; the gradient of the largest
-                 matrix before it is added (2 + 4 bytes); what ZeRO-3 gathers, which is a layer and
-                 the next, or with a pipeline all of the stage
-    reserve      what the allocator holds beyond that, if the source reports reserved memory
+    working      temporary tensors: a layer that is being recomputed; with fused kernels, the
+                 gradient of the largest matrix before it is added to the sum (2 + 4 bytes); what
+                 ZeRO-3 gathers, which is a layer and the next, or with a pipeline the entire stage
+    reserve      what the allocator reserves beyond that, if the source reports reserved memory
 
 The loss is computed before the last layer is recomputed, so only the larger of the logits and that
-layer counts. These stages are compared: the first (most micro-batches in flight), the second, the
-first of those with the most layers, and the last (logits).
+layer counts. To find the fullest GPU we compare four stages: the first (most micro-batches in
+flight), the second, the first of those with the most layers, and the last (logits).
 
 A plan fits if its fullest GPU stays below the share FITS of the memory. The rest is for peaks that
-are not modelled: a published run for which the model says 67 of 80 GiB ran out of memory.
+are not modelled: for example, a published run ran out of memory although the model predicts only 67
+of 80 GiB for it.
 
 Sources: ZeRO (Rajbhandari et al. 2020) section 3.1; Megatron-LM
 docs/user-guide/features/dist_optimizer.md for 6 + 12/d bytes; Korthikanti et al. 2022. Bytes per
@@ -43,7 +44,7 @@ FITS = 0.83  # of the GPU's memory
 
 
 def state_bytes(parts, plan, stack):
-    """{"weights", "gradients", "optimizer"}: bytes on one rank. parts: [Part], of
+    """{"weights", "gradients", "optimizer"}: bytes on one rank. parts: the result of
     parts.stage_parts."""
     w, g, o = stack.state
     whole = sum(part.parameters for part in parts)
@@ -56,8 +57,8 @@ def state_bytes(parts, plan, stack):
 
 
 def working_bytes(model, plan, stack, parts):
-    """Bytes of temporary tensors besides a layer's activations. parts: those of the stage, whose
-    weights stay gathered in a pipeline."""
+    """Bytes of temporary tensors, without those of a layer that is being recomputed. parts: those
+    of the stage; with ZeRO-3 in a pipeline, its weights stay gathered."""
     largest = (
         model.hidden * max(m for _, m in model.mlp_matrices(model.dense_ffn or model.ffn)) / plan.tp
     )
@@ -77,8 +78,9 @@ def working_bytes(model, plan, stack, parts):
 
 
 def received_bytes(model, plan, stage, tokens):
-    """Bytes of buffers for all messages that a step receives. For each micro-batch, each of the v
-    model chunks receives one from each neighbour; the first and last stage receive one fewer."""
+    """Bytes of buffers for all messages that a stage's ranks receive in a step. For each
+    micro-batch, each of the v model chunks receives one message from each neighbour, but one of the
+    chunks on the first rank and on the last has only one neighbour."""
     if plan.pp == 1:
         return 0.0
     messages = (2 * plan.v - (stage in (0, plan.pp - 1))) * plan.micro_batches
@@ -86,8 +88,8 @@ def received_bytes(model, plan, stage, tokens):
 
 
 def stage_memory(model, plan, stack, stage, layers=None):
-    """{component: bytes} of a stage. layers: [layers of each stage], by default those of
-    lib.cost.step.split."""
+    """{component: bytes} on a rank of stage `stage`. layers: [layers of each stage], by default
+    those of lib.cost.step.split."""
     layers = layers or split(model.layers, plan.pp)
     tokens = plan.micro_batch * model.seq / plan.cp
     parts = stage_parts(model, plan, stage, layers)
@@ -113,7 +115,7 @@ def stage_memory(model, plan, stack, stage, layers=None):
 
 
 def memory(model, plan, stack):
-    """{component: bytes} of the stage that needs the most."""
+    """{component: bytes} on a rank of the stage that needs the most memory."""
     layers = split(model.layers, plan.pp)
     stages = sorted({0, min(1, plan.pp - 1), layers.index(max(layers)), plan.pp - 1})
     return max(

@@ -28,8 +28,8 @@ def latency(n):
 
 
 def bandwidth(gpu, n, stride, network=1.0):
-    """Bytes per second of a ring over n ranks, `stride` apart. network: share of the NICs' rate
-    that is reached."""
+    """Bytes per second of a ring over n ranks whose numbers are `stride` apart. network: the share
+    of the NICs' rate that is reached."""
     together = min(n, max(1, gpu.per_node // stride))
     return gpu.link if together == n else min(gpu.link, together * gpu.nic * network)
 
@@ -48,8 +48,8 @@ def all_reduce(gpu, n, stride, size, network=1.0):
 
 
 def all_to_all(gpu, n, copies, size, network=1.0):
-    """Seconds of sending `size` bytes of tokens, each token to `copies` of n consecutive ranks, all
-    equally likely.
+    """Seconds in which a rank sends `size` bytes of tokens, each token to `copies` of n consecutive
+    ranks, which are all equally likely.
 
     Inside a node every copy is sent. Between nodes a token is sent to a node only once, however
     many of its ranks need it: to (nodes - 1)(1 - (1 - 1/nodes)^copies) other nodes on average

@@ -1,4 +1,5 @@
-"""The parameters of the cost model that are fitted. Each has a meaning, and nothing else is fitted.
+"""The fitted parameters of the cost model. Each of them has a physical meaning, and the fit changes
+nothing else.
 
     R_j  measured seconds of row j              T_j(x)   the model's, with parameters x
     x*   minimises the sum of rho( w (log R_j - log T_j(x)) ), plus a penalty that grows with the
@@ -6,7 +7,8 @@
 
 lib/calibration/fit.py finds x*, from the rows of data/rows.csv alone, and writes it to
 data/parameters.csv next to its start, bounds and meaning. The figures of the hardware (hardware.py)
-are not fitted, and neither is the model of memory.
+are not fitted. The model of memory has no parameters here, but four of its numbers were set by hand
+so that they match published rows (stacks.py).
 """
 
 import functools
@@ -21,7 +23,7 @@ class Parameters(NamedTuple):
     matmul: dict  # {family: share of its peak that a large bf16 matmul reaches}
     flash: dict  # {family: share of the bf16 peak that fused attention reaches}
     fp8: dict  # {family: share of its peak that an fp8 matmul reaches, relative to bf16's share}
-    fp4: float  # the same for fp4
+    fp4: float  # the same for fp4, for all families
     grouped: float  # rate of the experts' matmuls, relative to one matmul of that size
     # a further factor on that rate in fp8 and fp4
     grouped_fp8: float
@@ -36,14 +38,15 @@ class Parameters(NamedTuple):
     hidden: float  # share of a layer's computation that can hide data parallelism's collectives
     exposed: float  # share of a pipeline message's time in which the stage waits for it
     misaligned: float  # slowdown of the scores' matmuls if 8 does not divide the head size
-    # growth of the step with each doubling of the nodes, because the slowest sets the pace
+    # share of the step that each doubling of the nodes adds, because the slowest node sets the pace
     straggler: float
-    factors: dict  # {stack: its factor on the step, except for the vocabulary's matmul}
+    # {stack: its factor on the step, except for the vocabulary's matmul and the loss}
+    factors: dict
 
 
 def from_values(values):
-    """Parameters from {name: value}; "matmul A100" is matmul["A100"], "factor torchtitan"
-    factors["torchtitan"]."""
+    """Parameters from {name: value}. The name "matmul A100" stands for matmul["A100"], and "factor
+    torchtitan" for factors["torchtitan"]."""
     families = {"matmul": {}, "flash": {}, "fp8": {}, "factor": {}}
     plain = {}
     for name, value in values.items():

@@ -1,16 +1,17 @@
-"""Which parameters a rank has, and how many ranks have copies of them: one table for the memory and
-for the exchange of gradients.
+"""Which parameters a rank has, and how many ranks have copies of them. The models of memory and of
+the gradient exchange use the same table.
 
-    part     parameters                                              divided by  copies on
-    cut      attention; the MLP, or what all tokens of an MoE visit  tp  pp      dp cp
-    whole    norms, router, latent attention's thin first matrices   pp          dp cp, per tp rank
+    part     parameters                                              divided by  exchanged over
+    cut      attention; the MLP, or an MoE's shared matrices         tp  pp      dp cp
+    whole    norms, router, latent attention's thin first matrices   pp          dp cp
     experts  the E experts of each MoE layer                         ep  pp      dp cp tp / ep
     ends     the embedding on the first stage, the head on the last  tp          dp cp
 
-Ranks with copies of the same parameters exchange gradients, and ZeRO shards over them: the
-optimizer state from stage 1, gradients from stage 2, weights at stage 3. Experts are distributed
-over ranks that the rest of the layer uses as data and tensor ranks, and are not split over tp
-(Megatron-Core with an expert tensor parallelism of 1).
+The whole parameters are replicated over tp too, but each tp rank exchanges gradients only with the
+ranks of its own tp coordinate. Ranks with copies of the same parameters exchange gradients, and
+ZeRO shards over them: the optimizer state from stage 1, gradients from stage 2, weights at stage 3.
+Experts are distributed over ranks that the rest of the layer uses as data and tensor ranks, and are
+not split over tp (Megatron-Core with an expert tensor parallelism of 1).
 
 Sources: ZeRO (Rajbhandari et al. 2020), section 5; Megatron-Core's MoE README, "parallel folding",
 for experts' ranks.
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """Parameters on one rank, and how many ranks have copies of them."""
+    """Parameters on one rank, and over how many ranks their gradients are exchanged."""
 
     name: str
     parameters: float

@@ -11,7 +11,7 @@
               activation over tp; R once more after the embedding in forward, and before the head in
               backward; the loss all-reduces one number per token, and then two
     clock     lib.pipeline.simulate of 1F1B with S_F, S_B and messages of an activation over pp
-    card      the time in which a node's NIC carries all all-reduces over tp
+    card      the seconds that a node's NIC needs for all all-reduces over tp in a step
     pipeline  max(clock, card)
     step      pipeline + tied embedding, over pp + gradients, over dp      one after the other
     compute   of a layer, from a step in one node: (m + p - 1) L/p (forward + backward) / tp
@@ -171,7 +171,8 @@ def _clock(layers, p, m, compute, R, loss, message):
 
 def gradient_messages(shape, p, tp):
     """[elements of each all-reduce over dp] of the first stage: parameters that tp shards, those
-    that it replicates, the tied embedding."""
+    that it replicates, and the tied embedding. On a single stage, the embedding is part of the
+    first."""
     layers, D = shape.n_layers / p, shape.hidden
     cut = layers * cut_of_layer(shape) / tp
     whole = layers * whole_of_layer(shape) + shape.seq_len * D  # and the positions

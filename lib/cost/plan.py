@@ -16,8 +16,8 @@ SCHEDULES = ("1f1b", "zb-1p", "zb-2p", "zb-v")  # 1f1b with v > 1 is interleaved
 
 
 def slots(layers, pp):
-    """How many layers the pp stages share. If pp does not divide them, the embedding and the
-    vocabulary count as a layer each."""
+    """The number of layers that the pp stages share. If pp does not divide it, the embedding and
+    the vocabulary's matmul count as a layer each."""
     return layers + (2 if layers % pp else 0)
 
 
@@ -34,9 +34,9 @@ class Plan:
     ep: int = 1
     v: int = 1
     zero: int = 0
-    recompute: str = "none"  # "selective": the attention scores only
+    recompute: str = "none"  # "selective": the scores only, unless the stack says otherwise
     sequence_parallel: bool = False
-    precision: str = "bf16"  # of matmuls; everything else stays in bf16 with fp8 and fp4
+    precision: str = "bf16"  # of matmuls; with fp8 or fp4 everything else stays in bf16
     schedule: str = "1f1b"
     offload: float = 0.0  # share of the activations that is offloaded to the host's memory
 

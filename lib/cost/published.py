@@ -1,7 +1,7 @@
 """Published facts, one CSV file per table in `data/`, each row with its source.
 
-gpus          memory of GPUs
-machines      their rates and links
+gpus          memory of a few GPUs
+machines      memory, rates and links of all GPUs of the cost model
 models        shapes of known models
 gpt3_models   shapes of the GPT-3 family
 links         what NCCL's all-reduce reaches over NVLink, PCIe and networks
@@ -15,9 +15,9 @@ unseen_stacks 124 rows of releases and publishers that have no row in `rows`
 residuals     cross-validated errors of step times, and errors of peak memory
 sweeps        the rest of a published sweep of plans, with the columns of rows;
               nothing is fitted to it
-sources       where each of them was published, and under which conditions
-stacks        software stacks
-parameters    what is fitted
+sources       where each of these measurements was published, and under which conditions
+stacks        properties of software stacks
+parameters    the fitted parameters of the cost model
 """
 
 import csv
@@ -38,7 +38,8 @@ def table(name):
 
 
 def table_as_text(name):
-    """The same as dicts of text, as `lib.calibration.rows` reads them."""
+    """The rows of data/`name`.csv as dicts of texts, as `lib.calibration.rows` reads them. Raises
+    ValueError for a table that does not exist."""
     path = DATA / f"{name}.csv"
     if not path.exists():
         raise ValueError(
@@ -100,10 +101,11 @@ def nccl_all_reduce_times(gpus=("A100", "H200", "B200")):
 
 
 def seconds_of(key, **settings):
-    """{value of `key`: seconds of a step} of the published runs with these settings, ascending.
+    """{value of `key`: seconds of a step} of the published runs with these settings, in ascending
+    order of the key.
 
     key: a column, such as "tp". settings: columns and their values, such as source="vtrain-multi",
-    n_gpus=64.
+    n_gpus=64; they have to select rows whose metric is a step time.
     """
     runs = [row for row in table("rows") if all(row[name] == v for name, v in settings.items())]
     return {row[key]: row["value"] for row in sorted(runs, key=lambda row: row[key])}

@@ -1,5 +1,5 @@
-"""How sure a prediction is: the range that contains 80 % of published runs, computed from the
-errors on runs that were not fitted.
+"""How accurate a prediction is: the range that contains 80 % of published runs, computed from the
+errors on runs that were left out of the fit.
 
     e_j = | log measured_j / predicted_j |     row j predicted by parameters fitted without its
                                                configuration group
@@ -15,8 +15,8 @@ errors on runs that were not fitted.
 The width of a range therefore depends on the row: mixtures, and steps that wait for the host, are
 predicted less well than others, and some publishers' runs less well than those of others. No source
 counts as more than 25 rows. The runs of one source are alike, so S sources say less about a new one
-than the number of their rows suggests. The correction (S + 1) / S accounts for this. For memory
-nothing is fitted, so e_j is simply the error of the prediction, and s_j = a r.
+than the number of their rows suggests. The correction (S + 1) / S accounts for this. The model of
+memory has no fitted parameters, so its e_j is simply the error of the prediction, and s_j = a r.
 
 A plan that has not been run by any publisher has no source, and therefore no factor of its stack.
 In this case e_j is the error that row j has with the planner's factor instead of its own, r is 1,
@@ -49,7 +49,7 @@ from lib.cost.step import step_seconds
 
 SHARE = 0.8  # of the runs
 DRAWN = 6  # weight, in configurations, of the assumption that a publisher is like all others
-MOST = 25  # the number of rows that a source counts as at most
+MOST = 25  # a source counts as at most this many rows
 COLUMNS = ["kind", "source", "row", "group", "mixture", "launch", "error", "unseen_stack"]
 
 

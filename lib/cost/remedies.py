@@ -2,8 +2,9 @@
 
     the plan     drop one of the settings that were requested: tp, pp, micro-batch, ZeRO,
                  recomputation ...
-    the cluster  2, 4, 8 ... times the GPUs; another GPU of data/machines.csv
-    the job      half, a quarter ... of the sequence length; a batch that the data ranks divide
+    the cluster  2, 4, 8 ... times the GPUs; a GPU of data/machines.csv with more memory
+    the job      half, a quarter or an eighth of the sequence length; a batch that the data ranks
+                 divide, which is not tested further
 
 A plan fits if its fullest GPU stays below 83 % of the memory (memory.FITS).
 """
@@ -14,7 +15,7 @@ from lib.cost.hardware import GIB, gpus
 from lib.cost.memory import FITS
 from lib.cost.search import depths, powers, search, smallest
 
-GROWTH = 12  # the cluster is doubled fewer times than this
+GROWTH = 12  # the cluster is doubled at most 11 times
 
 
 def freed(model, device, count, batch, precision, fixed):

@@ -14,8 +14,9 @@
 A plan fits if its fullest GPU stays below 83 % of the memory (memory.FITS). A plan that spends time
 to save memory that is not needed is included as well: its position in the list shows what it loses.
 
-The layer's times do not depend on pp, v, dp or ZeRO, so they are computed once for each of the
-other choices.
+The layer's times do not depend on pp, dp or ZeRO, so they are computed once for each of the other
+choices. They do not depend on v either, unless the stack hides the experts' all-to-all
+(`Stack.expert_overlap`), which the planner's stack does not; the search ignores that case.
 """
 
 import itertools
@@ -134,7 +135,7 @@ def smallest(model, gpu, gpus, batch, stack=None, precision="bf16"):
     batch.
 
     Its micro-batch is 1, it recomputes everything and it does not interleave, because this needs
-    the least memory whatever else is chosen.
+    the least memory whatever else is chosen. Its seconds are not computed, and are 0.
     """
     stack = stack or stacks()[DEFAULT_STACK]
     everything = plans(model, gpu, gpus, batch, stack, precision)

@@ -1,27 +1,26 @@
-"""The shape of a transformer: the matrices of its layers, the number of its parameters, and the
+"""The shape of a transformer: the matrices of its layers, the number of its parameters, and its
 operations per token.
 
 One layer, per token (2 operations for each weight; sequences of s tokens):
 
     attention  q k v   h x (a + 2 kv) d        grouped-query attention:
                                                kv < a heads of keys and values
-               scores  2 x 2 s a d             every pair of tokens; half of them if the kernel
-                                               skips those that a causal mask hides
+               scores  2 x 2 s a d             every pair of tokens; half of that if the kernel
+                                               skips the pairs that a causal mask hides
                out     a d x h
     MLP        GeLU    h x f, f x h            2 matrices
                SwiGLU  h x f twice, f x h      3 matrices
-    MoE        router  h x E,  then topk experts of E, each an MLP of its own, and perhaps one that
-                               all tokens visit
+    MoE        router  h x E,  then topk of E experts, each of which is an MLP, and in some models
+                               a shared expert that all tokens visit
 
 LatentMoE (Nemotron 3 Super, arXiv 2604.12374) projects tokens to a narrower width before they are
 sent to the experts.
 
-h hidden size, a heads of size d, kv heads of keys and values, f width of the MLP, V vocabulary, L
-layers, E experts
+h hidden size, a heads of size d, kv heads of keys and values, f width of the MLP, E experts
 
-Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) factors the projections to q, k, v into
-two thin matrices, with q_rank and kv_rank columns between them. It gives each query head rope_dim
-separate elements for the position; those of the keys are shared by all heads.
+Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) replaces the projection to q, and that
+to k and v, by two thin matrices each, with q_rank and kv_rank elements between them. Each query
+head has rope_dim additional elements for the position; those of the keys are shared by all heads.
 
 Sources: Narayanan et al. 2021 (arXiv 2104.04473), equations 2 and 3; Korthikanti et al. 2022 (arXiv
 2205.05198), appendix A; each model's own paper, in data/models.csv.
@@ -41,7 +40,7 @@ LEAST_0 = (
     "window", "latent",
 )  # fmt: skip
 FLAGS = ("gated", "tied", "biased")
-NEEDS = (  # (a size, another one without which it has no meaning)
+NEEDS = (  # (a size, another size without which it has no meaning)
     ("shared_ffn", "experts"), ("dense_layers", "dense_ffn"), ("dense_ffn", "dense_layers"),
     ("dense_ffn", "experts"),
     ("q_rank", "kv_rank"), ("rope_dim", "kv_rank"), ("latent", "experts"),
@@ -63,7 +62,7 @@ class Model:
     vocab: int
     seq: int
     gated: bool = False  # SwiGLU: 3 matrices instead of 2
-    tied: bool = True  # the embedding is also the weight of the last matmul
+    tied: bool = True  # the last matmul uses the embedding as its weight
     experts: int = 0
     topk: int = 0
     shared_ffn: int = 0  # width of the expert that every token visits
@@ -110,8 +109,8 @@ class Model:
 
     @functools.cached_property
     def plain(self):
-        """A Model in which all layers are like the first, dense layers of this mixture; None if it
-        has none."""
+        """A Model in which all layers are like the dense first layers of this mixture; None if it
+        has no such layers."""
         if not (self.experts and self.dense_layers):
             return None
         return replace(
@@ -126,15 +125,16 @@ class Model:
         )
 
     def plain_on(self, layers):
-        """[dense layers on each stage] of a mixture, for [layers on each stage]."""
+        """[dense layers of a mixture on each stage]. layers: [all layers on each stage]."""
         if not self.dense_layers:
             return [0] * len(layers)
         before = accumulate(layers, initial=0)
         return [max(0, min(n, self.dense_layers - b)) for n, b in zip(layers, before, strict=False)]
 
     def attention_matrices(self):
-        """[(inputs, outputs)] of the attention's weights. Tensor parallelism splits the heads, on
-        the larger side."""
+        """[(inputs, outputs)] of the attention's weights. Tensor parallelism splits the
+        heads, which are on the longer side of each matrix, except of latent attention's thin first
+        ones."""
         h, a, d = self.hidden, self.heads, self.head_dim
         if self.kv_rank:
             wide = a * (d + self.rope_dim)
@@ -144,12 +144,12 @@ class Model:
 
     @property
     def travelling(self):
-        """The width of the tokens that an expert receives."""
+        """The number of elements of a token when it is sent to an expert."""
         return self.latent or self.hidden
 
     def mlp_matrices(self, width, hidden=None):
-        """[(inputs, outputs)] of an MLP of this width. SwiGLU's first two are one matrix of
-        twice the width."""
+        """[(inputs, outputs)] of an MLP of this width. SwiGLU's first two matrices count as one
+        of twice the width."""
         hidden = hidden or self.hidden
         return [(hidden, (2 if self.gated else 1) * width), (width, hidden)]
 
@@ -158,8 +158,8 @@ class Model:
         return self.mlp_matrices(self.ffn, self.travelling)
 
     def shared_matrices(self):
-        """[(inputs, outputs)] of what all tokens of a mixture visit: the shared expert, and the
-        projections to the latent width and back."""
+        """[(inputs, outputs)] of what all tokens of a mixture pass through: the shared expert, and
+        the projections to the latent width and back."""
         latent = [(self.hidden, self.latent), (self.latent, self.hidden)] if self.latent else []
         return (self.mlp_matrices(self.shared_ffn) if self.shared_ffn else []) + latent
 
@@ -169,7 +169,7 @@ class Model:
 
     @functools.cached_property
     def whole_parameters(self):
-        """Those of attention_parameters that tensor parallelism replicates: norms, and the thin
+        """The part of attention_parameters that tensor parallelism replicates: norms, and the thin
         first matrices of latent attention."""
         thin = self.q_rank + self.kv_rank + self.rope_dim if self.kv_rank else 0
         return self.hidden * (4 + thin)
@@ -181,12 +181,13 @@ class Model:
 
     @functools.cached_property
     def shared_parameters(self):
-        """Parameters of a mixture's layer besides experts: what all tokens visit, the router."""
+        """Parameters of the MLP of a mixture's layer, except its routed experts: those of
+        `shared_matrices`, and the router."""
         return sum(n * k for n, k in self.shared_matrices()) + self.hidden * self.experts
 
     @functools.cached_property
     def dense_mlp_parameters(self):
-        """Parameters of the MLP in a mixture's first, dense layers."""
+        """Parameters of the MLP in one of a mixture's dense first layers."""
         return sum(n * k for n, k in self.mlp_matrices(self.dense_ffn))
 
     @property
@@ -195,7 +196,8 @@ class Model:
 
     @property
     def parameters(self):
-        """All parameters: the layers, and the embedding once if it is tied, else twice."""
+        """All parameters: those of the layers, and of the embedding, which counts twice unless it
+        is tied."""
         return (
             self._layers(max(1, self.experts)) + (1 if self.tied else 2) * self.embedding_parameters
         )
@@ -216,7 +218,8 @@ class Model:
 
     def scores_flops(self, causal):
         """Operations of one layer's attention scores in forward, per token: 4 s a d, or half of
-        that under a causal mask."""
+        that if `causal`. Latent attention adds the rope_dim elements of the queries. With a window,
+        this is the mean of a layer with the window and one without."""
         wide = 2 * self.head_dim + (self.rope_dim if self.kv_rank else 0)
         full = 2 * self.seq * self.heads * wide
         if self.window:
@@ -225,15 +228,15 @@ class Model:
 
     def flops_per_token(self, causal=False):
         """Operations of forward and backward per token: 6 for each active parameter, plus 3 times
-        those of the scores in forward."""
+        those of the scores in forward. causal: count only the scores that a causal mask keeps."""
         return 6 * self.active_parameters + 3 * self.layers * self.scores_flops(causal)
 
 
 def shape(name, layers, hidden, heads, vocab, seq, **more):
-    """A Model from the numbers that tables print. By default, an MLP of width 4 h has GeLU and tied
-    embeddings, and one of any other width has SwiGLU and untied ones.
+    """A Model from the numbers that papers print in their tables. By default, an MLP has GeLU if
+    its width is 4 h and SwiGLU otherwise, and the embeddings are tied if the MLP is not gated.
 
-    Raises ValueError for sizes that no transformer has.
+    Raises ValueError for sizes that no transformer can have.
     """
     if not (isinstance(hidden, int) and isinstance(heads, int) and 0 < heads <= hidden):
         raise ValueError(
@@ -265,13 +268,14 @@ def known():
 
 
 def load(name, seq=None):
-    """The Model called `name` in data/models.csv, or described by a JSON file at that path.
+    """The Model called `name` in data/models.csv, or described by the JSON file at the path `name`.
 
     seq: a sequence length to use instead of the model's own.
 
-    The file contains the fields of `shape`: {"layers": 32, "hidden": 4096, "heads": 32, "vocab":
-    50257, "seq": 2048}. Raises ValueError for a name that is neither, a file in which a field is
-    missing or unknown, or a seq below 1.
+    The file contains the fields of `shape`, for example {"layers": 32, "hidden": 4096, "heads": 32,
+    "vocab": 50257, "seq": 2048}. Raises ValueError for a name that is neither, for a file that is
+    not JSON or in which a field is missing, unknown or impossible, and for a seq below 1. Raises
+    OSError if there is no such file.
     """
     if name.endswith(".json"):
         model = _described(name)
@@ -285,7 +289,7 @@ def load(name, seq=None):
 
 
 def _described(path):
-    """The Model of a JSON file."""
+    """The Model that a JSON file describes."""
     try:
         told = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as problem:

@@ -8,14 +8,15 @@
 
     without overlap  all of it is exposed
     with overlap     what exceeds a share `hidden` of the layers' computation is exposed, but at
-                     least the exchange of the last layer
+                     least the exchange of one layer
+    ZeRO-3           without a pipeline it always overlaps, and each layer hides its own exchange
 
 With a pipeline, ZeRO-3's weights stay gathered from the first micro-batch to the last, and its
 gradients stay unsharded, as with FSDP under torch's pipelining. ZeRO-2 and 3 then send what ZeRO-1
 does, once a step. parts.py says which ranks have copies of which parameters. The gradients of
-experts are reduced over fewer ranks than those of the rest of their layer, and none of that is
-hidden. Runs that differ only in ep show this (gpt-oss on 64 GPUs: ep 64 inside one NVLink domain,
-and ep 8 with eight copies of each expert).
+experts are reduced over fewer ranks than those of the rest of their layer. At ZeRO stages 0 to 2,
+and in pipelines, none of that is hidden, as runs that differ only in ep show (gpt-oss on 64 GPUs:
+ep 64 inside one NVLink domain, and ep 8 with eight copies of each expert).
 
 Source: ZeRO (Rajbhandari et al. 2020), section 7, for the volumes.
 """
@@ -25,7 +26,8 @@ from lib.cost.parts import expert_ranks, layer_parts
 
 
 def exposed(model, plan, gpu, stack, k, one, layers):
-    """Seconds per step. one: a Layer of lib.cost.layer; layers: how many the fullest stage has."""
+    """Exposed seconds per step. one: a Layer of lib.cost.layer; layers: how many the fullest stage
+    has."""
     tp, n = plan.tp, plan.dp * plan.cp
     dense, expert = per_rank(model, plan)
     gradient, weight = stack.gradient_bytes, 2 if plan.zero else stack.gradient_bytes
@@ -43,7 +45,7 @@ def exposed(model, plan, gpu, stack, k, one, layers):
         _pass(gpu, plan, layers * dense + embedding, layers * expert, size, k)
         for size in (gradient, weight)
     )
-    # bare: the experts' exchange, which nothing hides
+    # bare: what is exposed in any case, which is the experts' exchange
     seconds, bare = (a + b for a, b in zip(scattered, gathered, strict=True))
     if plan.zero == 2 and plan.pp == 1:  # all micro-batches but the last, see below
         hidden = k.hidden * layers * backward if stack.dp_overlap else 0.0

@@ -8,8 +8,8 @@ Time
     interleaves         1 if it interleaves pipeline stages when the row does not say how many
     tp_overlap          share of tensor parallelism's collectives that is hidden behind matmuls
     dp_overlap          1 if gradients are exchanged during backward
-    expert_overlap      1 if, with interleaved stages, the all-to-all of one micro-batch between
-                        nodes hides behind the matmuls of another
+    expert_overlap      1 if, with interleaved stages, an all-to-all between nodes is hidden behind
+                        the matmuls of another micro-batch
     even_context        0 if context ranks have contiguous tokens: under a causal mask the last
                         rank then has 2 - 1/cp times the mean number of scores
     offloads            1 if activations that do not fit are moved to the host's memory instead of
@@ -28,7 +28,7 @@ Memory
     logit_bytes         bytes per logit at the peak, with the vocabulary on one rank
     split_logit_bytes   the same with the vocabulary over tp ranks: torch's loss_parallel is not
                         fused
-    kept_logit_bytes    bytes per logit of every micro-batch, which torch's pipelining keeps until
+    kept_logit_bytes    bytes per logit that torch's pipelining keeps for every micro-batch until
                         the step ends; if it is not 0, buffers for all incoming messages are kept,
                         too
     runtime, reserve    bytes, and a factor, by which the source's tool reports more than is

@@ -1,4 +1,5 @@
-"""Bytes of model state: what training with Adam keeps for every parameter, whatever the batch.
+"""Bytes of model state: what training with Adam stores for every parameter, whatever the batch
+size.
 
                           weight  gradient  master  momentum  variance    bytes per parameter
     fp32                     4        4        -        4         4               16
@@ -8,9 +9,10 @@
 
 Mixed precision (Micikevicius et al. 2018) computes with 16-bit weights and gradients, while the
 optimizer updates a master copy in fp32. It needs this copy because a bf16 number does not change if
-less than 1/512 of its value is added to it (fp16: 1/4096). So mixed precision saves time and memory
-for activations, but no model state. Plain bf16 saves model state, but loses such small updates.
-With fp32 gradients many micro-batches can be summed without that loss.
+less than 1/512 of its value is added to it (fp16: 1/4096). Mixed precision therefore saves time,
+and memory for activations, but no memory for model state. Plain bf16 saves model state, but loses
+such small updates. With gradients in fp32, those of many micro-batches can be summed without that
+loss.
 
 Sources: ZeRO (Rajbhandari et al. 2020, section 3.1) for 2 + 2 + 12; Megatron-LM's documentation of
 its distributed optimizer for the 18.
@@ -20,7 +22,8 @@ from typing import NamedTuple
 
 
 class ModelState(NamedTuple):
-    """Bytes of each part, per parameter."""
+    """Bytes of each part of the model state: per parameter in RECIPES, and on a rank in
+    lib.cost.zero."""
 
     weight: int
     gradient: int
@@ -43,7 +46,7 @@ RECIPES = {
 
 # exercise: lab0.model_state_bytes
 def model_state_bytes(parameters, precision):
-    """Bytes of model state of `parameters` parameters, all together, trained with Adam.
+    """Total bytes of model state for `parameters` parameters that are trained with Adam.
 
     precision: a key of RECIPES. Activations are not included, because they grow with the batch.
     Raises ValueError for a precision that is not in RECIPES.

@@ -4,9 +4,9 @@
               (an MoE model may also have dense layers), on the last stage the matmul with the
               vocabulary, and the wait for messages
     pipeline  m max(S)  +  (sum of the other stages' S - w W) / v
-              the second term is the time to fill and drain the pipeline, with v stages on each
-              rank; zero-bubble schedules fill it with W, the weights' gradients: w = 2 (ZB-1p,
-              ZB-H1), 3 (ZB-V)
+              the second term is the bubble, in which the pipeline is filled and drained, with v
+              stages on each rank; zero-bubble schedules shorten it by computing W, the weights'
+              gradients, meanwhile: w = 2 (ZB-1p, ZB-H1), 3 (ZB-V)
     sharding  gradients and weights between data ranks, less what is hidden (sharding.py)
     offload   activations to the host and back, if they do not fit; none of it is hidden
     optimizer 40 bytes read or written for each parameter that the rank updates
@@ -32,15 +32,18 @@ from lib.cost.parts import expert_ranks
 from lib.cost.plan import slots
 from lib.cost.sharding import exposed, per_rank
 
-# weight, momentum, variance: read and written in fp32; gradient read twice; 16-bit weight written
+# Weight, momentum and variance, read and written in fp32, take 24; an fp32 gradient that is read
+# twice 8; and the 16-bit weight that is written 2. These make 34, and the model charges 40.
 OPTIMIZER_BYTES = 40
 LOGIT_BYTES = 24  # of the loss, forward and backward: logits, their fp32 copy, softmax, gradient
-FILLED = {"1f1b": 0, "zb-1p": 2, "zb-v": 3, "zb-2p": 9}  # w; 9 is more than can be filled
+FILLED = {"1f1b": 0, "zb-1p": 2, "zb-v": 3, "zb-2p": 9}  # w; 9 W are longer than the bubble
 
 
 def split(layers, stages):
-    """Layers on each stage. If `stages` does not divide them, embedding and vocabulary count as a
-    layer each, and the first stages may have one more than the others."""
+    """[layers on each stage]. If `stages` does not divide the layers, the embedding and the
+    vocabulary's matmul count as a layer each, and the first stages may have one more than the
+    others.
+    """
     if layers % stages == 0:
         return [layers // stages] * stages
     each, more = divmod(slots(layers, stages), stages)
@@ -51,10 +54,10 @@ def split(layers, stages):
 
 
 def step_seconds(model, plan, gpu, stack, k=None, one=None):
-    """{component: seconds}; their sum is the step.
+    """{component: seconds} of one step; their sum is the step.
 
     gpu: a GPU; stack: a Stack; k: Parameters, by default those of data/parameters.csv; one: the
-    Layer, if it is known already.
+    result of `lib.cost.layer.layer`, if it has been computed already.
     """
     k = k or parameters()
     gpu = gpu._replace(nic=stack.nic) if stack.nic else gpu

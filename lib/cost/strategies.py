@@ -1,5 +1,5 @@
-"""Six ways to divide a dense transformer over a cluster: which of them fit, and how long does a GPU
-wait in a step?
+"""Six ways to distribute a dense transformer over a cluster: which of them fit in memory, and how
+long does a GPU wait in a step?
 
     W parameters, L layers, hidden size h, sequences of s tokens, B of them in a step;
     M nodes of R GPUs, N = M R
@@ -20,11 +20,11 @@ A = 2 s h is the size of a sequence's activation between two layers, in bytes, w
 element. A micro-batch is one sequence, and a copy of the model processes its share of the sequences
 one after the other. The state takes 16 bytes per parameter. Collectives use ring algorithms, and a
 group of GPUs on several nodes has the slower link. A pipeline of p stages is idle for (p-1)/B of
-the time that a GPU computes, which is 6 W B s / N operations. The memory of activations is not
-counted, nor that communication may be hidden. A node is an NVLink domain here.
+the time that a GPU computes, which is 6 W B s / N operations. We neither count the memory of
+activations nor consider that communication may be hidden. A node is an NVLink domain here.
 
-Sources of the volumes: Narayanan et al. 2021, section 3; Rajbhandari et al. 2020, section 7. The
-labs count each of them.
+Sources of the volumes: Narayanan et al. 2021, section 3; Rajbhandari et al. 2020, section 7. You
+count each of them in a lab.
 """
 
 from math import inf
@@ -71,10 +71,10 @@ SITUATIONS = {  # name: (model, cluster, sequences in a step)
 }
 
 
-# a model of 7B on two nodes of 8 H100, a million tokens in a step
+# a 7B model on two nodes of 8 H100, with a million tokens in a step
 JOB = (Model(6.7e9, 32, 4096, 4096), Cluster(2, 8, 80e9, 400e12, NVLINK, CARD), 256)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SHORT = {  # the names of the six strategies in the head of a table
+SHORT = {  # the names of the six strategies in the header of a table
     "data": "data", "sharded": "sharded", "tensor": "tensor", "pipeline": "pipeline",
     "tensor inside, data across": "t + data", "tensor inside, pipeline across": "t + pipe",
 }  # fmt: skip
@@ -138,12 +138,13 @@ def compared(seconds_lost, situations):
 
 
 def sent_by(hidden, sequence, N, experts_per_token=2):
-    """{a way to divide a step over N devices: (bytes that a device sends once in a step, bytes that
-    it sends for each sequence of the step)}, for one layer and in 16 bits.
+    """{a way to distribute a step over N devices: (bytes that a device sends once in a step, bytes
+    that it sends for each sequence of the step)}, for one layer and in 16 bits.
 
     The layer is dense and has 12 h^2 parameters, keys and values have full width, and a micro-batch
     is one sequence. If devices have sequences of their own, each has 1/N of them. The row of the
-    pipeline is for a boundary between two stages instead of a layer.
+    pipeline is for a boundary between two stages instead of a layer, and that of the experts is for
+    an MoE layer in which each token visits `experts_per_token` experts.
     """
     weights, activation = 2 * 12 * hidden**2, 2 * sequence * hidden
     ring, half = COST["ring"].sent, COST["all_gather"].sent

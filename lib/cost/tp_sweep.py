@@ -1,4 +1,5 @@
-"""The width above which tensor parallelism computes longer than it sends, and a published sweep.
+"""The width D above which a tensor-parallel layer computes for longer than it sends, and a
+published sweep of tp.
 
     threshold    D at which t_send = t_compute: 2/9 (tp-1) C/W, for layers of 12 D^2 weights
 
@@ -24,7 +25,7 @@ NODE_NETWORK = 100e9  # bytes/s that a node's NICs have together: 800 Gbit/s
 
 
 def threshold(device, tp, bytes_per_second):
-    """The least D at which tp ranks compute longer than they send, with a link of this rate."""
+    """The least D at which tp ranks compute for longer than they send, over a link of this rate."""
     return 2 / 9 * (tp - 1) * device.bf16 / bytes_per_second
 
 
@@ -74,7 +75,7 @@ def sending_seconds(layers, tokens, hidden, tp):
 
 
 def steps():
-    """Every Step of the sweep without a pipeline, sorted by model, micro-batch and tp."""
+    """Every Step of the sweep without a pipeline, sorted by model, GPUs, micro-batch and tp."""
     rows = [
         r
         for name in ("rows", "sweeps")

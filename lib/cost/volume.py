@@ -14,8 +14,8 @@
                                                    embedding
     W    TmaxD + L 6D + 2D                         replicated on every tp rank: norms,
                                                    biases of row-parallel layers, positions
-    psi  cut + tp W (+ VD if p > 1)                what the ranks of one data coordinate
-                                                   have together
+    psi  cut + tp W (+ VD if p > 1)                all that the ranks of one data coordinate
+                                                   store together
 
 B rows of T tokens, D hidden, F MLP width, K key/value heads of size d, V vocabulary, L layers, Tmax
 positions; p ranks with v stages each; N = dp x ep x cp data ranks. Recomputation, shape inference
@@ -52,7 +52,8 @@ def cut_of_layer(shape):
 
 
 def whole_parameters(shape):
-    """W: elements that every tp rank has a copy of: positions, those of all layers, last norm."""
+    """W: elements that are replicated on every tp rank: positions, those of all layers, last
+    norm."""
     return shape.hidden * (shape.seq_len + 2) + shape.n_layers * whole_of_layer(shape)
 
 
@@ -62,7 +63,7 @@ def whole_of_layer(shape):
 
 
 def held_parameters(shape, pp=1, tp=1):
-    """psi: elements that the pp x tp ranks of one data coordinate have together."""
+    """psi: elements of parameters that the pp x tp ranks of one data coordinate store together."""
     again = shape.vocab_size * shape.hidden if pp > 1 else 0
     return cut_parameters(shape) + tp * whole_parameters(shape) + again
 
@@ -71,11 +72,11 @@ def step_volume(
     shape, rows, length, pp=1, dp=1, ep=1, cp=1, tp=1, v=1, sequence_parallel=False, sharded=False,
     padding=0
 ):  # fmt: skip
-    """The Volume of one step of a GPT of `shape`, with clipping, on `rows` rows of `length` tokens
-    in all.
+    """The Volume of one step of a GPT of `shape`, with gradient clipping, if all ranks together
+    have `rows` rows of `length` tokens each.
 
-    sharded: whether the optimizer is sharded over the data ranks (ZeRO-1). padding: how many
-    elements that adds to psi.
+    sharded: whether the optimizer is sharded over the data ranks (ZeRO-1). padding: the number of
+    elements that padding then adds to psi.
     """
     N, tokens, D, L = dp * ep * cp, rows * length, shape.hidden, shape.n_layers
     kv = shape.n_kv_heads * (D // shape.n_heads)

@@ -1,4 +1,4 @@
-"""What ZeRO keeps on each rank, and what it sends: the formulas by stage (Rajbhandari et al. 2020).
+"""What a rank stores and sends at each stage of ZeRO, by formulas (Rajbhandari et al. 2020).
 
     stage                  weights   gradients   optimizer  mixed precision, bytes per parameter
     0   data parallelism   full      full        full       2 + 2 + 12            = 16
@@ -7,8 +7,8 @@
     3   and weights        1/N       1/N         1/N        2/N + 2/N + 12/N      -> 0      N x less
 
 N ranks, psi parameters. The 4x and the 8x are limits, which hold if 12/N and 14/N are small
-compared with 4 and 2. On 4 ranks stage 1 keeps 7 bytes, 2.3 x less, and stage 2 keeps 5.5, 2.9 x
-less. Stage 3 keeps N x less for every N.
+compared with 4 and 2. On 4 ranks, for example, stage 1 stores 7 bytes, which is 2.3 x less, and
+stage 2 stores 5.5, which is 2.9 x less. Stage 3 stores N x less for every N.
 
 With k micro-batches, each rank sends in a step, in units of (N-1)/N psi:
 
@@ -38,8 +38,9 @@ def rank_state(parameters, stage, N, precision="mixed"):
     """Bytes of each part of the model state on one of N ranks, at a stage from 0 to 3: a
     ModelState.
 
-    parameters: psi, the number of parameters that are trained, without padding. precision: a key
-    of `lib.cost.RECIPES`. Raises ValueError for any other stage, or if N is below 1.
+    parameters: psi, the number of parameters that are trained, without padding. precision: a key of
+    `lib.cost.RECIPES`, or else KeyError is raised. Raises ValueError for any other stage, or if N
+    is below 1.
     """
     if stage not in SHARDED or N < 1:
         raise ValueError(f"stage={stage}, N={N}: use stage 0, 1, 2 or 3, and 1 rank or more")

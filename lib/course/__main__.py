@@ -1,8 +1,9 @@
-"""`python -m lib.course <command>`: the commands behind `make notebooks`, `validate` and `grade`.
+"""`python -m lib.course <command>`: among others, the commands behind `make notebooks`, `make
+validate` and `make grade`.
 
-The exit code is 0 if the command did its work, however many points a graded notebook gets; 1 if
-something failed, which a message then names; 2 for a wrong command line; 130 if the command was
-interrupted, and 143 if it was told to stop (SIGTERM).
+The exit code is 0 if the command did its work, however many points a graded notebook gets. It is 1
+if something failed, which a message then names; 2 for a wrong command line; 130 if the command was
+interrupted; and 143 if it was told to stop (SIGTERM).
 """
 
 import argparse
@@ -173,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"error: {notebook.refusal(error)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # the processes we started have been ended already
+    except KeyboardInterrupt:  # the processes that we started have already been ended
         class_ = args.command == "grade" and args.out
         go_on = ": run the same command again, and it continues where it stopped"
         print(f"stopped{go_on if class_ else ''}", file=sys.stderr)
@@ -234,8 +235,8 @@ def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
     """Validate each lab in a process of its own, AT_A_TIME of them at once, because a notebook
     mostly waits for its ranks.
 
-    The output of a sound lab is printed when it is done. That of the other labs is printed at the
-    end, because people look there first. Returns for each lab whether it is sound.
+    The output of a sound lab is printed when its validation is done. That of the other labs is
+    printed at the end, because people look there first. Returns for each lab whether it is sound.
     """
     processes, told, to_come, last = {}, set(), [*range(len(labs))], []
     with contextlib.ExitStack() as stack:
@@ -275,7 +276,7 @@ def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
                     time.sleep(0.1)
         finally:
             for process in processes.values():
-                process.terminate()  # if it still runs; it ends what it has started
+                process.terminate()  # does nothing if it has ended; else it ends what it started
                 process.wait()
     print(*last, sep="", end="", flush=True)
     return [processes[i].returncode == 0 for i in range(len(labs))]
@@ -283,7 +284,7 @@ def side_by_side(root: Path, labs: list[str], options: list[str]) -> list[bool]:
 
 def run_grade(args: argparse.Namespace, root: Path) -> int:
     """Grade one notebook: print its table, and write the files that were asked for. A folder is
-    graded by run_class."""
+    passed on to run_class, except with --gradescope, where its only notebook is graded."""
     (lab,) = notebook.labs(root, [args.lab])
     own = notebook.own_path(root, lab)
     path = args.notebook or (own if own.exists() else notebook.lab_path(root, lab))
@@ -317,8 +318,8 @@ def run_grade(args: argparse.Namespace, root: Path) -> int:
 
 
 def stop_when_stdin_closes() -> None:
-    """Stop this process once its input closes, because then the process that started it has
-    ended."""
+    """Stop this process once its standard input closes, because then the process that started it
+    has ended."""
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -329,7 +330,8 @@ def due(text: str) -> datetime:
 
 
 def one_notebook(folder: Path) -> Path:
-    """The only notebook in `folder`, in which Gradescope puts all files that a student uploads."""
+    """The only notebook in `folder`, into which Gradescope puts all files that a student uploads.
+    Raises CourseError unless there is exactly one."""
     found = sorted(folder.rglob("*.ipynb"))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
@@ -338,8 +340,8 @@ def one_notebook(folder: Path) -> Path:
 
 
 def run_class(args: argparse.Namespace, terms: submissions.Terms) -> int:
-    """Grade a folder of notebooks into --out. Returns 1 if some could not be graded; they are named
-    here, and the next run tries them again."""
+    """Grade a folder of notebooks, and write the results into --out. Returns 1 if some could not be
+    graded. They are printed, and the next run tries them again."""
     if not args.out:
         raise CourseError(f"{args.notebook} is a folder: say with --out where its results go")
     says = sandbox.held(terms.sandbox).says

@@ -1,10 +1,11 @@
-"""Finds the cells of a student's notebook that answer an exercise, in order to grade them
-(merge.py) or to put them into a new edition (carry.py).
+"""Finds the cells of a student's notebook that answer an exercise. merge.py grades them, and
+carry.py puts them into a new edition.
 
 An answer is found by grade_id, else by cell id, else by the function or class that it defines. If a
 student copies a cell in JupyterLab, its grade_id is copied too, so there may be several such cells.
-The last one that is not the stub counts. If an exercise was renamed since the edition that the
-student began with, the identifiers in the answer are renamed by the table lib/check/renamed.json.
+The last one that is not the stub counts. If an exercise has been renamed since the edition that the
+student began with, the old identifiers in the answer are replaced with the help of the table
+lib/check/renamed.json.
 """
 
 import ast
@@ -29,9 +30,10 @@ RENAMED = json.loads(
 
 @dataclass(frozen=True)
 class Found:
-    """The answer to one exercise. source: the answer, or the stub if there is none. written: True
-    if the student wrote it. theirs: its text in the student's file. missing: True if no cell
-    for it was found, not even the stub. notes: what the student should know."""
+    """The answer in one answer cell. source: the answer, or the stub if there is none. written:
+    True if the student wrote it. theirs: its text in the student's file, or "" if there is none.
+    missing: True if no cell for it was found, not even the stub. notes: what the student should
+    know."""
 
     source: str
     written: bool
@@ -41,7 +43,7 @@ class Found:
 
 
 def read_submission(path: Path) -> tuple[list[NotebookNode], str]:
-    """The code and text cells of a student's notebook, and why it cannot be read ("" if it can).
+    """The cells of a student's notebook, and why it cannot be read ("" if it can).
 
     The file may contain anything, so we leave out what is not a cell. Raises OSError if there is no
     such file.
@@ -73,7 +75,7 @@ def read_notebook(path: Path) -> tuple[NotebookNode, str]:
         ]
     except (ValueError, RecursionError) as error:
         return nothing, f"{path.name} is not JSON ({error}): was it saved or downloaded in full?"
-    except Exception as error:  # nbformat lets any exception that an odd value causes through
+    except Exception as error:  # nbformat catches no exception that an odd value causes
         return (
             nothing,
             f"{path.name} is not a notebook ({type(error).__name__}: {error}): save it in "
@@ -89,8 +91,8 @@ def _major(text: str) -> object:
 
 
 def outside(cells: list[NotebookNode], name: str) -> str:
-    """Where the student defines `name` outside of the graded cells, in words. "" if nowhere, or if
-    a graded cell defines it as well."""
+    """Says where the student defines `name` outside of the graded cells. Returns "" if they do not,
+    or if a graded cell defines it as well."""
     graded = [notebook.nbgrader(cell).get("grade_id") for cell in cells]
     defining = [
         (number, cell, grade_id)
@@ -163,8 +165,8 @@ def find(
 
 
 def _todays_names(source: str, exercise: str) -> str:
-    """`source` with the identifiers that this exercise has today. It is not changed unless it
-    defines the exercise by its present name or one of the old identifiers."""
+    """`source` with the identifiers that this exercise has today. It is changed only if it defines
+    the exercise by its present name, or one of the old identifiers."""
     names = RENAMED[exercise]
     if not _defines(source) & {exercise, *names}:
         return source
@@ -178,7 +180,8 @@ def _todays_names(source: str, exercise: str) -> str:
 
 
 def _renamed(cell: NotebookNode, exercise: str) -> NotebookNode:
-    """A copy of `cell` in today's names; its grade_id too, if that was the exercise's old name."""
+    """A copy of `cell` with today's names, in the source and, if the grade_id was the exercise's
+    old name, in the grade_id."""
     cell = nbformat.from_dict({**cell, "source": _todays_names(cell.source, exercise)})
     given = notebook.nbgrader(cell)
     if RENAMED[exercise].get(str(given.get("grade_id"))) == exercise:
@@ -229,6 +232,6 @@ def _defines(source: str) -> set[str]:
 
 
 def _same_code(source: str, stub: str) -> bool:
-    """Whether `source` is still the stub: equal but for comments and layout."""
+    """Whether `source` is still the stub, apart from comments and layout."""
     tree = tree_of(source)
     return tree is not None and ast.dump(tree) == ast.dump(tree_of(stub))

@@ -11,9 +11,9 @@ Headings of optional sections are collapsed (core.py). A check's cell gets the t
 `raises-exception`, so that Run All continues after an exercise that is not written yet. A solution
 must not have this tag, because nbval takes it to mean that an error is fine.
 
-If pyproject.toml has an address (`project.urls.Repository`), the first cell fetches the course from
-there when lib is missing. If that is on GitHub, the title gets links to Colab and Kaggle. The
-metadata names the edition (edition.py).
+If pyproject.toml has an address (`project.urls.Repository`), the first code cell fetches the course
+from there when lib is missing. If the address is on GitHub, the title gets links to Colab and
+Kaggle. The metadata names the edition (edition.py).
 
 The result depends on the input alone, so building twice gives the same bytes. A marker that is
 misspelt, nested, unbalanced or in a cell of another kind stops the build, because otherwise
@@ -36,7 +36,7 @@ SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
 WHERE = {SOLUTION: "answer", HIDDEN: "check"}
 MARKER = re.compile(r"(?P<indent>\s*)### (?P<edge>BEGIN|END) (?P<what>SOLUTION|HIDDEN TESTS)\s*")
 GITHUB = "https://github.com/"
-# finds the line of the first cell that reports a missing lib; FETCH takes its place
+# finds the line in the first code cell that reports a missing lib; FETCH takes its place
 LIB_IS_MISSING = re.compile(r"^    raise ImportError\(.*\) from None$", re.MULTILINE)
 FETCH = """
     import os, subprocess, sys                          # on Colab and Kaggle: the course is \
@@ -74,8 +74,8 @@ def _of_lab_named(root: Path, lab: str) -> NotebookNode:
 
 
 def _refuse_to_replace_answers(root: Path, lab: str, new: NotebookNode) -> None:
-    """Raise CourseError if labs/`lab`.ipynb has answers in it, or cannot be read and therefore may
-    have some.
+    """Raise CourseError if labs/`lab`.ipynb has answers in it, or if it cannot be read and may
+    therefore have some.
 
     An answer cell counts as answered if it differs from the stub of the file's own edition or, if
     the file does not say which one that is, from the stub of the edition `new`.
@@ -123,10 +123,10 @@ def address(root: Path) -> str:
 
 
 def from_address(lab: NotebookNode, name: str, address: str) -> NotebookNode:
-    """The student's notebook labs/`name`.ipynb, which fetches the course from `address`; `lab`
-    itself is changed.
+    """Change `lab`, the student's notebook labs/`name`.ipynb, so that it fetches the course from
+    `address` ("": no change). Returns it.
 
-    On GitHub, its title gets the links that open it on Colab and on Kaggle.
+    If the address is on GitHub, the title gets links that open the notebook on Colab and on Kaggle.
     """
     if address:
         for cell in lab.cells:

@@ -1,5 +1,5 @@
-"""Compiles definitions. It is run by the Python that will later run them, because bytecode differs
-from release to release. Its input and output are JSON:
+"""Compiles definitions. This program is run by the Python that will later run the definitions,
+because bytecode differs from release to release. Its input and output are JSON:
 
     stdin   {"lab0.ring_all_reduce": ["def ring_all_reduce(...", "lib/collectives/ring.py", 28],
              ...}

@@ -1,5 +1,5 @@
 """Merges a student's notebook with a new edition of its lab. The result has the cells of the new
-edition, and in them what the student wrote.
+edition, with what the student wrote in them, and the student's own cells.
 
 The table says what a cell contains after the merge, depending on what has happened to it in the
 student's copy and in the new edition.
@@ -32,10 +32,10 @@ from . import answers, edition, notebook
 @dataclass
 class Carried:
     """The result of a merge. notebook: the new edition with the student's work. answers: grade_ids
-    of the answers that were carried over. outdated: those of them whose exercise has changed.
-    changed, given_up: ids of other cells that the student had changed, and that kept this change or
-    lost it. own: the number of the student's own cells. found: True if there was any answer cell.
-    notes: on how answers were found."""
+    of the answers that were carried over. outdated: those of them whose stub has changed. changed,
+    given_up: ids of other cells that the student had changed, and that kept this change or lost it.
+    own: the number of the student's own cells. found: False if the lab has answer cells, but none
+    was found in the student's notebook. notes: how answers were found."""
 
     notebook: NotebookNode
     answers: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ def _answer(
     before: dict[str, str],
     result: Carried,
 ) -> answers.Found:
-    """Put the student's answer into `cell`; returns how it was found."""
+    """Put the student's answer, if there is one, into `cell`. Returns what `answers.find` found."""
     stub, name = edition.fingerprint(cell.source), notebook.grade_id(cell)
     found = answers.find(cell, new, old.cells, cell.source, frozenset(before.values()))
     if found.written:
@@ -161,8 +161,8 @@ def _own_cells(
 
 
 def _freed(cell: NotebookNode) -> NotebookNode:
-    """A copy of the student's own cell, unlocked and without a grade_id, in case it was
-    copied from one of ours."""
+    """A copy of the student's own cell, unlocked and without a grade_id, because the student may
+    have copied it from one of ours."""
     given = cell.get("metadata") if isinstance(cell.get("metadata"), dict) else {}
     free = {
         key: value

@@ -1,4 +1,4 @@
-"""Grades a class: each submission once, in a process of its own, several at a time.
+"""Grades a class. Each submission is graded once, in a process of its own, several at a time.
 
     submissions/  --one `python -m lib.course grade` each-->  out/students/alice.json  (result, key)
                                                               out/points.csv, ...      (tables.py)
@@ -30,7 +30,7 @@ from .submissions import Submission, Terms
 
 AFTER_LIMIT = 120  # seconds that a grading process may take beyond its notebook's total limit
 RUNNING = ".running-"  # prefix of a folder in `out` for results that are not stored yet
-POLL = 0.1  # seconds between two looks at the processes that run
+POLL = 0.1  # seconds between two checks of the running processes
 
 
 def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
@@ -38,7 +38,8 @@ def grade_class(folder: Path, out: Path, terms: Terms, jobs: int) -> list[dict]:
 
     A record is {"student", "key", "result" (see grade.grade_notebook), "trouble", "minutes" (that
     grading took, rounded up)}. If the grader itself failed, "result" is None, "trouble" says why,
-    and the next run tries again. Raises CourseError if nothing can be graded.
+    and the next run tries again. Raises CourseError if `out` is inside `folder`, or if
+    `submissions.find` does.
     """
     folder, out = folder.resolve(), out.resolve()
     if out.is_relative_to(folder):
@@ -103,8 +104,8 @@ class _Job:
 def _graded(
     waiting: list[Submission], folder: Path, out: Path, terms: Terms, jobs: int
 ) -> Iterator[tuple[Submission, dict | None, str, int]]:
-    """Yield (submission, result or None, trouble, minutes) as gradings finish. At the end, also
-    after an error, the processes that are still running are ended."""
+    """Yield (submission, result or None, trouble, minutes) as gradings finish. If an error occurs,
+    the processes that are still running are ended."""
     for one in waiting:
         if one.path is None:
             yield one, grade.nothing(terms.lab, terms.root, one.trouble), "", 0
@@ -126,18 +127,18 @@ def _graded(
                         _end(job)
         finally:
             for job in running:
-                # first tell all of them, because each needs a moment to end what it started
+                # first signal all of them, because each needs a moment to end what it started
                 job.process.terminate()
             for job in running:
                 _end(job)
 
 
 def _start(one: Submission, answer: Path, hidden: list[Path], terms: Terms) -> _Job:
-    """Start grading one notebook in a session of its own. Ctrl-C then reaches only us, and we can
-    end the grading in an orderly way.
+    """Start grading one notebook, in a session of its own. Ctrl-C then reaches only this process,
+    which can end the grading in an orderly way.
 
-    If we are killed, the input of the new process closes. It then ends by itself, and ends all that
-    it has started.
+    If this process is killed, the standard input of the new one closes. The new process then ends
+    itself and everything that it has started.
     """
     command = [
         sys.executable,
@@ -189,7 +190,7 @@ def _end(job: _Job) -> None:
 
 
 def _outcome(job: _Job) -> tuple[dict | None, str]:
-    """(result, "") of a process that has ended, or (None, what it said last)."""
+    """(result, "") of a process that has ended, or (None, why there is no result)."""
     if job.process.returncode == 0:
         with contextlib.suppress(OSError, ValueError):
             return json.loads(job.answer.read_text(encoding="utf-8")), ""

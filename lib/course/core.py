@@ -2,13 +2,13 @@
 
     ## 6. What it costs                                         core
     ### Exercise: predict, and choose                           core
-    ### All-to-all (bonus)                                      optional, up to the next heading
-    ## 9. The same hang on a cluster (optional)                 optional, up to the next ## heading
-    ### Which rank is missing?                                  optional with its section
+    ### All-to-all (bonus)                                      optional, up to the next ### or ##
+    ## 9. The same hang on a cluster (optional)                 optional, up to the next ##
+    ### Which rank is missing?                                  optional, like its section
 
-A heading that says "optional" or "bonus" in parentheses at its end makes everything up to the
-next heading of the same or a higher level optional. In the students' notebooks such a section is
-collapsed when the notebook opens.
+A heading that ends with "optional", "bonus" or "outside the core path" in parentheses makes
+everything up to the next heading of the same or a higher level optional. In the students' notebooks
+such a section is collapsed when the notebook opens.
 """
 
 import re
@@ -30,7 +30,7 @@ def is_optional(heading: str) -> bool:
 def parts(nb: NotebookNode) -> Iterator[tuple[NotebookNode, str, bool]]:
     """Yield each cell with its source, and whether the source belongs to the core.
 
-    A text cell with several headings is yielded once for each of them, with its part of the source.
+    A text cell with several headings is split before each of them, and yielded once for each part.
     """
     optional = None  # the level of the heading that made this part optional
     for cell in nb.cells:
@@ -55,7 +55,8 @@ def cells(nb: NotebookNode) -> list[NotebookNode]:
 
 
 def collapse(nb: NotebookNode) -> None:
-    """Collapse the optional sections of `nb`, in place: JupyterLab then shows their headings."""
+    """Collapse the optional sections of `nb`, in place: JupyterLab then shows only their
+    headings."""
     for cell in nb.cells:
         if cell.cell_type == "markdown" and is_optional(cell.source.split("\n", 1)[0]):
             cell.metadata[COLLAPSED] = True

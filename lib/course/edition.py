@@ -1,13 +1,13 @@
-"""Which edition of a lab a notebook is, and what a student has changed in it since.
+"""Finds which edition of a lab a notebook is, and what a student has changed in it since.
 
-`stamp` writes into the metadata of each lab that `build` generates
+`stamp` writes this into the metadata of each lab that `build` generates:
 
     "course": {"edition": "5d41402abc4b", "cells": {"ring-answer": "1b2e3f4a", ...}}
 
 The edition is a hash of the cells' ids, types and sources in their order, so it is the same on
 every machine and does not depend on outputs. An editor keeps this metadata when it saves the
-notebook. Therefore a cell whose source no longer has the stored fingerprint is a cell that the
-student has changed: an answer, if it is an answer cell.
+notebook. Therefore, if the source of a cell no longer has the stored fingerprint, the student has
+changed the cell. An answer cell that was changed counts as answered.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ def stamp(lab: NotebookNode) -> None:
 
 
 def of(nb: NotebookNode) -> str:
-    """The edition that `nb` was generated as; "" for a notebook without one."""
+    """The edition from which `nb` was made; "" for a notebook without one."""
     found = _stamp(nb).get("edition")
     return found if isinstance(found, str) else ""
 
 
 def cells(nb: NotebookNode) -> dict[str, str]:
-    """{cell id: fingerprint} of the edition that `nb` was generated as; {} for a
-    notebook without one."""
+    """{cell id: fingerprint} of the edition from which `nb` was made; {} for a notebook without
+    one."""
     found = _stamp(nb).get("cells")
     return (
         {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
@@ -54,7 +54,7 @@ def answered(nb: NotebookNode, stubs: dict[str, str] | None = None) -> list[str]
     """The grade_ids of the answer cells of `nb` that are no longer the stub of its own edition.
 
     stubs: {cell id: fingerprint} for a notebook without an edition. Without either, each answer
-    cell counts, except an empty one for helper functions.
+    cell counts. The cell for helper functions never counts if it contains only comments.
     """
     stubs = cells(nb) or stubs or {}
     found = [cell for cell in nb.cells if notebook.role(cell) == "answer"]

@@ -2,7 +2,7 @@
 bytes.
 
 We do not store what would differ from run to run: the times of cells (except their sum, rounded:
-see hours.py), the state of widgets, and the pieces in which a stream arrived, which are joined.
+see hours.py) and the state of widgets. The parts in which a stream arrived are joined.
 Execution counts are 1, 2, 3, ... The kernel uses the interpreter that runs this program, even if
 another one is registered as "python3" on the machine. Its working directory is the notebook's
 folder. LAB_STATIC=1 asks for static figures, and LAB_CLAIMS=hold requires that each measurement

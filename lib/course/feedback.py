@@ -1,8 +1,9 @@
 """Makes the page that a student receives: each exercise with its points, the claim that failed, the
 hint, and the student's own code, in which the line that the claim names is marked.
 
-The page depends only on the grading result and has no date, so the same result gives the same
-bytes. Whatever a notebook has put into a message is escaped, so that it is text and not markup.
+The page depends only on the name and the grading result and has no date, so the same result gives
+the same bytes. Whatever a notebook has put into a message is escaped, so that the browser shows it
+as text.
 """
 
 import html
@@ -37,7 +38,8 @@ HEAD = """<!doctype html>
 
 
 def page(name: str, result: dict) -> str:
-    """The page of one student as HTML. name: the student's. result: of grade.grade_notebook."""
+    """The page of one student as HTML. name: the student's name. result: what grade.grade_notebook
+    returned."""
     rows = "\n".join(map(_row, result["exercises"]))
     mine = [note for note in result["notes"] if not note.startswith(LOOK)]
     notes = "".join(f"<li>{html.escape(note)}</li>\n" for note in mine)
@@ -103,7 +105,7 @@ def _code(row):
 
 
 def _is_named(line, text):
-    """True if `text`, from a message, names this line. The message may continue after the line, or
+    """True if `text`, from a message, quotes this line. The message may continue after the line, or
     may have been truncated within it."""
     line = line.strip()
     return bool(line) and (text.startswith(line) or line.startswith(text.removesuffix("...")))

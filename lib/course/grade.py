@@ -1,19 +1,19 @@
 """Grades one notebook: merges the answers into our own notebook, runs that with nbval, and collects
 the points that its checks report. If an answer gets stuck, the rest is run again without it.
 
-Each check appends {"points", "max_points", "message"} to the file LAB_REPORT. What was appended
-while a check's cell ran belongs to that check, and counts up to the points in the cell's metadata.
-An answer that hangs or kills the kernel would take all later exercises with it. We therefore
-replace it by its stub, and run the notebook again in a fresh kernel:
+Each check appends a line with "points", "max_points" and "message" to the file LAB_REPORT. The last
+such line that is appended while a check's cell runs belongs to that check, and counts up to the
+points in the cell's metadata. An answer that hangs or kills the kernel would make all later
+exercises fail. We therefore replace it by its stub, and run the notebook again in a fresh kernel:
 
     run 1   setup  A ok   B hangs                   -> B: timeout
     run 2   setup  A      B's stub   C ok   D ok    -> every other exercise keeps its points
 
 Each exercise can be dropped once, and all runs together end at the total limit. Every run is in a
 sandbox (sandbox.py). This cannot stop hostile code, because an answer runs in the same process as
-its check and can forge a report line. A note "look by hand" names the signs of it: a function that
-was replaced (tamper.py), a check that reports twice, or one that reports all points and then
-raises.
+its check and can forge a report line. A note "look by hand" names the signs of it: code that was
+replaced (tamper.py), points that something other than the check reported, or a check that reports
+all points and then raises.
 """
 
 import re
@@ -33,7 +33,7 @@ DIFFER = "Cell outputs differ"
 UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 RAISED = re.compile(r"\brank \d+ raised ")
 TOLD = ("message", "where")  # keys in the report of a bundle's part
-LOOK = "look by hand: "  # how a note begins that is meant for the instructor
+LOOK = "look by hand: "  # the beginning of a note that is meant for the instructor
 # what differs from run to run in a message: addresses, cells' file names, temporary folders
 BY_CHANCE = re.compile(r"0x[0-9a-fA-F]{4,}|(?<=ipykernel_)\d+/\d+|[^\s'\"]*/lab-(?:run|grade)-\w+")
 
@@ -59,8 +59,8 @@ def grade_notebook(
     {"id", "points", "max_points", "message", "hint"}]}], "notes": [str]}. A bonus exercise adds to
     "points" and not to "max_points". Statuses: "passed", "failed", "not written yet", "error",
     "timeout", "kernel died", "missing". A notebook that cannot be read, or is not one of this lab,
-    earns 0 points, and "unreadable" says why. Raises CourseError only if the grader itself cannot
-    work.
+    earns 0 points, and the additional key "unreadable" says why. Raises CourseError if there is no
+    file `path`, or if the grader itself cannot work.
     """
     (lab,) = notebook.labs(root, [lab])
     canonical = notebook.read(notebook.solution_path(root, lab))
@@ -82,7 +82,7 @@ def grade_notebook(
 
 
 def nothing(lab: str, root: Path, trouble: str) -> dict:
-    """The result, with 0 points, of a student whose notebook cannot be read. trouble: the
+    """The result, with 0 points, of a student whose notebook cannot be graded. trouble: the
     reason."""
     (lab,) = notebook.labs(root, [lab])
     exercises = notebook.exercises(notebook.read(notebook.solution_path(root, lab)))
@@ -111,8 +111,8 @@ def _grade_ids(nb) -> set:
 
 
 def _left_out(rows: dict, cells: list) -> list[str]:
-    """A note for each name that an answer lacks because the student defined it in a cell of their
-    own, which is not graded."""
+    """A note for each name that is undefined in an answer because the student defined it in a cell
+    of their own, which is not graded."""
     names = {name for row in rows.values() for name in UNDEFINED.findall(row["message"])}
     where = {name: answers.outside(cells, name) for name in sorted(names)}
     return [
@@ -177,8 +177,8 @@ def _helpers(merged: merge.Merged) -> list[str]:
 
 
 def _blame(cell: Cell, merged: merge.Merged) -> str | None:
-    """The id of the exercise in which the run got stuck, at `cell`. If that is one of our set-up
-    cells, we blame the exercise before it; None if there is none."""
+    """The id of the exercise in which the run got stuck, at `cell`. For one of our set-up cells, we
+    blame the exercise before it. None if no exercise begins at or before `cell`."""
     ids = [cell.id for cell in merged.notebook.cells]
     before = None
     for exercise in notebook.exercises(merged.notebook):
@@ -192,7 +192,7 @@ def _judge(exercise: Exercise, run: nbval_run.Run, merged: merge.Merged, stuck: 
     """One exercise's row from one run. The points are those that its check reported, and the status
     says what happened."""
     check = run.cells.get(exercise.check.id)
-    # a check reports last, so this is not a line that an answer wrote while it was checked
+    # we take the last line, because a check reports after the answers that it calls have run
     report = _verdicts(check)[-1:]
     points = min(exercise.points, sum(_number(line.get("points")) for line in report))
     if _contradicts_itself(exercise, check):
@@ -243,8 +243,9 @@ def _parts(line: dict) -> list[dict]:
 def _with_place(line: dict, exercise: Exercise, merged: merge.Merged) -> str:
     """The message of a report line, with the line of the answer that it is about.
 
-    An answer that did not return was stopped at any line of a loop, so we name the line where the
-    loop begins. If several ranks raise, it is chance whose error comes first, so we name no rank.
+    An answer that did not return was stopped at an arbitrary line of a loop, so we name the line
+    where the loop begins. If several ranks raise, it is chance whose error comes first, so we name
+    no rank.
     """
     message, where = str(line["message"]), str(line.get("where") or "")
     if RAISED.search(message):
@@ -292,9 +293,9 @@ def _number(value) -> float:
 
 
 def _setup_trouble(run: nbval_run.Run, merged: merge.Merged) -> list[str]:
-    """A note for each of our own cells that raised, and one if the student's helper functions did.
-    Raises CourseError if one of our cells raised before the first answer, because then the
-    environment is at fault."""
+    """A note for each of our own cells that failed, and one if the cell with the student's helper
+    functions did. Raises CourseError if one of our cells failed before the first answer, because
+    then the environment is at fault."""
     notes, answered = [], False
     for cell in merged.notebook.cells:
         answered |= notebook.role(cell) == "answer"
@@ -335,8 +336,8 @@ def _row(
 
 
 def plain(message: str) -> str:
-    """The message as one line that is safe in a terminal, has at most 500 characters, and is the
-    same on every run."""
+    """The message as one line that is safe in a terminal and has at most 500 characters. What
+    differs from run to run (BY_CHANCE) is replaced by dots."""
     text = "".join(
         c if c.isprintable() else "?" for c in " ".join(BY_CHANCE.sub("...", message).split())
     )

@@ -5,13 +5,13 @@
           + minutes of exercises x 1.25 / 60  as announced; one in four is retried
           + seconds in which cells run / 3600
 
-Words and lines are counted in the student's notebook. Minutes are written in italics below the
-heading of an exercise, as in "*20 minutes, about 18 lines.*"; minutes in the heading itself count,
-too. The seconds are those of the last execution of the solution. They are stored in its metadata,
-rounded, so that another execution does not change the notebook's bytes unless its running time has
-really changed.
+Words and lines are counted in the student's notebook. The minutes of an exercise are in its
+heading, or else in italics below it, as in "*20 minutes, about 18 lines.*". The seconds are those
+of an execution of the solution. They are stored in its metadata, rounded, and replaced only if a
+later execution takes clearly longer or shorter, so that it does not otherwise change the notebook's
+bytes.
 
-given / written compares the lines of code that a student reads with those that our solution writes.
+given / written compares the lines of code that a student is given with the lines of our solutions.
 """
 
 import re
@@ -31,8 +31,9 @@ SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", re.DOTALL)
 
 @dataclass(frozen=True)
 class Hours:
-    """What a lab's hours are computed from. words, lines: those that a student is given. written:
-    lines of our solution. minutes: of exercises. seconds: of running cells."""
+    """What a lab's hours are computed from. words, lines: what a student is given to read. written:
+    the lines of our solutions. minutes: the time for the exercises. seconds: the time for which
+    cells run."""
 
     words: int
     lines: int
@@ -98,9 +99,10 @@ def table(root: Path, labs: list[str]) -> str:
 
 
 def store(solution: NotebookNode, seconds: Mapping[str, float]) -> None:
-    """Write into the notebook's metadata how long its cells ran; `seconds` is by cell id.
+    """Write into the notebook's metadata how long its cells ran. seconds: {cell id: its time}.
 
-    A stored time is kept if the new one differs from it by at most 10 s or a quarter of it.
+    A stored time is kept if the new one differs from it by at most 10 s or a quarter of it,
+    whichever is more.
     """
     in_core = {cell.id for cell in core.cells(solution)}
     new = {

@@ -8,11 +8,11 @@ into it.
 
 Both run in the folder of pyproject.toml. A release has this file too.
 
-On the default index, PyTorch for Linux brings the CUDA libraries along, which a machine without an
+On the default index, PyTorch for Linux comes with the CUDA libraries, which a machine without an
 NVIDIA GPU cannot use. On such a machine `choose` therefore takes the CPU build, provided that
 PyTorch's own index for it answers.
 
-Nothing is installed yet when this program runs, so it needs only the standard library. It also has
+Nothing is installed yet when this program runs, so it uses only the standard library. It also has
 to run on an old Python in order to report that it is too old, so its syntax is that of Python 3.6.
 """
 
@@ -38,18 +38,18 @@ DRIVER_FILES = (
     "/dev/nvidiactl",
     "/usr/lib/wsl/lib/libcuda.so.1",
 )
-# torch 2.13.0 for Python 3.11 on Linux x86-64, with the rest of the course: the wheels, and then
-# the environment.
+# Sizes of the wheels and of the environment, for torch 2.13.0 with the rest of the course on
+# Python 3.11 and Linux x86-64.
 CPU_SIZE = "about 0.4 GB to download and 1.5 GB on disk"
 CUDA_SIZE = "about 3 GB to download and 8 GB on disk"
-# settings with which pip may not need its index
+# pip's settings that let it find packages elsewhere than on its index
 LOCAL = "find-links", "extra-index-url", "no-index"
 AGAIN = "Then repeat the command."
 
 
 def main(arguments):
-    """Run one of the two commands above. If there is something that the user has to fix, it exits
-    with one sentence that says so."""
+    """Run one of the two commands above. If there is something that the user has to fix, exit with
+    a message that says so."""
     command, *rest = arguments
     if not os.access(".", os.W_OK):
         sys.exit(
@@ -63,7 +63,7 @@ def main(arguments):
 
 
 def make_environment(folder):
-    """Create the environment `folder` with the Python that runs this."""
+    """Create the environment `folder` with the Python that runs this program."""
     if refused():
         sys.exit(f"{refused()}: {another_python()}")
     if importlib.util.find_spec("ensurepip") is None:
@@ -75,16 +75,17 @@ def make_environment(folder):
         sys.exit(f"{text} Ubuntu with `apt-get install {package}`). {AGAIN}")
     print(f"creating {folder}", flush=True)
     if subprocess.call([sys.executable, "-m", "venv", folder]):
-        # otherwise the next run would take what is left for an environment
+        # otherwise the next run would mistake what is left for an environment
         shutil.rmtree(folder, ignore_errors=True)
         sys.exit(f"{folder} could not be created, for the reason above: fix that. {AGAIN}")
 
 
 def install_packages(torch, extras, given=""):
     """Install this release of torch, and then the course with these extras, for the Python that
-    runs this.
+    runs this program.
 
-    given: the index that the user wants torch from; "" leaves the decision to `choose`.
+    given: the index from which the user wants torch; "" leaves the decision to `choose`. If this
+    release is already installed, it stays.
     """
     wrong = refused() or ("" if importlib.util.find_spec("pip") else f"{sys.prefix} has no pip")
     if wrong:
@@ -113,11 +114,11 @@ def install_packages(torch, extras, given=""):
 
 
 def choose(given, settings):
-    """Decide where torch comes from: (the index's URL, "" for the one that pip uses; the reason,
-    and the size of the download).
+    """Decide where torch comes from. Returns (the index's URL, or "" for the one that pip uses; a
+    text with the reason and the size of the download).
 
     given: the index that the user asked for, which is always taken.
-    settings: pip's. If they name an index, that one is used, because it was chosen for this
+    settings: those of pip. If they name an index, that one is used, because it was chosen for this
     machine.
     """
     either = f"the CPU build is {CPU_SIZE}, one with CUDA {CUDA_SIZE}."
@@ -158,8 +159,8 @@ def driver():
     for path in DRIVER_FILES:
         if os.path.exists(path):
             return path
-    # In some containers, and on a Jetson, only the library shows the driver. A CUDA toolkit has
-    # this library, too, but it finds no GPU.
+    # In some containers, and on a Jetson, only the library reveals the driver. A CUDA toolkit has
+    # this library, too, but there it finds no GPU.
     try:
         import ctypes  # a Python that was built without libffi has none
 
@@ -223,8 +224,8 @@ def default_index():
 
 
 def require_network(indexes, settings):
-    """Exit with one sentence if one of the indexes cannot be reached, and pip has no other place to
-    look."""
+    """Exit with a message if one of the indexes cannot be reached, unless pip's settings let it
+    look elsewhere."""
     if any(map(settings.get, LOCAL)):
         return
     for index in filter(None, indexes):
@@ -243,7 +244,8 @@ def require_network(indexes, settings):
 
 
 def unreachable(index, settings, seconds=SECONDS):
-    """Why an index does not answer, after at most `seconds`; None if it does.
+    """Why an index does not answer, after at most `seconds`; None if it does, or if its address is
+    not one of the web.
 
     An OSError means that it cannot be reached; any other reason is a string. The request uses the
     proxy that pip would use. It does not check certificates, because nothing in the answer is used,
@@ -275,8 +277,8 @@ def unreachable(index, settings, seconds=SECONDS):
 
 
 def request(url, proxy, seconds):
-    """Request a page, through `proxy` if there is one, otherwise as the environment says. Raises if
-    there is no answer."""
+    """Request a page, through `proxy` if there is one, otherwise as the environment says. Raises an
+    error if there is no answer, or if the answer is an error."""
     proxies = urllib.request.getproxies()
     every = proxy or proxies.get("all")
     if every:
@@ -290,7 +292,7 @@ def request(url, proxy, seconds):
 
 
 def reason(wrong):
-    """The reason in words; the number of an OSError is left out."""
+    """The reason in words, without the number of an OSError."""
     return getattr(wrong, "strerror", None) or wrong
 
 
@@ -310,7 +312,7 @@ def installed_torch():
 
 
 def pythons():
-    """The minor versions of Python 3 that pyproject.toml allows: [11, 12, 13, 14]."""
+    """The minor versions of Python 3 that pyproject.toml allows, such as [11, 12, 13, 14]."""
     with open("pyproject.toml", encoding="utf-8") as file:
         wanted = re.search(r'^requires-python = "(.*)"', file.read(), re.MULTILINE).group(1)
     low, end = (int(re.search(sign + r"3\.(\d+)", wanted).group(1)) for sign in (">=", "<"))

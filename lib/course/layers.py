@@ -19,8 +19,8 @@ Graph = dict[str, set[str]]  # {node: the nodes that it points at}
 
 
 def reduced(graph: Graph) -> Graph:
-    """The graph without the arrows between nodes that a longer path connects as well (its
-    transitive reduction)."""
+    """The transitive reduction of the graph, which has no arrow between two nodes that a longer
+    path also connects."""
 
     @functools.cache
     def reached(node):
@@ -56,7 +56,8 @@ class Layers:
     """
 
     def __init__(self, graph: Graph, widths: dict[str, float], gap: float):
-        """widths: of the nodes. gap: between two nodes in a row. Both are in the unit of x."""
+        """widths: {node: its width}. gap: the space between two nodes in a row. Both are in the
+        unit of x."""
         row_of = rows_of(graph)
         self.rows: list[list] = [[] for _ in range(1 + max(row_of.values()))]
         for node in sorted(graph):
@@ -105,7 +106,7 @@ class Layers:
                         row[i : i + 2], place[a], place[b], done = [b, a], i + 1, i, False
 
     def crossed(self, a, b, place):
-        """How many arrows of a cross arrows of b if a is to the left of b."""
+        """How often arrows of a cross arrows of b if a is to the left of b."""
         pairs = [
             pair
             for near in (self.below, self.above)
@@ -140,7 +141,7 @@ class Layers:
 
     def apart(self, row, wanted):
         """The positions closest to those wanted, by least squares, at which the nodes of a row keep
-        their order and distance."""
+        their order and do not overlap."""
         steps = [(self.width[a] + self.width[b]) / 2 + self.gap for a, b in itertools.pairwise(row)]
         offsets = [0.0, *itertools.accumulate(steps)]
         # blocks of nodes that touch; a block is placed at the mean of the positions its nodes want

@@ -1,10 +1,11 @@
 """The rules for a solution notebook. They make sure that a green nbval run means something, and
 that the notebook's bytes do not change from run to run.
 
-nbval does not report a reference that was never executed, an unknown %magic (which skips the whole
-cell), a !command that fails, or an output without a tag. A stored output that contains an address,
-a path or a time differs on the next machine. Each rule below is a function of the notebook, a cell
-or an exercise, and yields findings. The tests in tests/course show that each of them can fail.
+nbval does not report a reference output of a cell that was never executed, an unknown %magic (which
+skips the whole cell), a !command that fails, or a wrong output of a cell without the tag that asks
+for a comparison. A stored output that contains an address, a path or a time differs on the next
+machine. Each rule below is a function of the notebook, a cell or an exercise, and yields findings.
+The tests in tests/course show that each of them can fail.
 """
 
 import ast
@@ -17,7 +18,7 @@ from nbformat import NotebookNode
 
 from . import notebook
 
-LINES = 15  # limit for the lines of a code cell that is neither an answer nor a check
+LINES = 15  # a longer code cell that is neither an answer nor a check gives a warning
 RANKS = "ranks"  # %%ranks is allowed, because it raises what its cell raises
 MAGICS = {"matplotlib", "load_ext", "autoreload", "time", "timeit", RANKS}
 SWITCHES = {

@@ -29,9 +29,9 @@ exercise's cell
 
 @dataclass
 class Merged:
-    """notebook: what is run. stubs: {an answer's grade_id: its unsolved source}. stubbed, missing:
-    grade_ids of answers that are still the stub, or were not found at all. notes: what the student
-    should know."""
+    """A notebook that is ready to be graded. notebook: what is run. stubs: {an answer's grade_id:
+    its stub}. stubbed: grade_ids of answers that are still the stub. missing: grade_ids of answers
+    that were not found at all. notes: what the student should know."""
 
     notebook: NotebookNode
     stubs: dict[str, str]
@@ -104,7 +104,8 @@ def _edited(canonical: NotebookNode, cells: list[NotebookNode]) -> list[str]:
 
 def loop_at(source: str, number: int, where: str) -> str:
     """ "line 2 of f: while True:", the line where the outermost loop around line `number` of
-    `source` begins; "" if `where` is about another line."""
+    `source` begins, or this line itself if no loop is around it. Returns "" if `where` does not end
+    with this line."""
     lines, tree = source.splitlines(), answers.tree_of(source)
     if tree is None or number > len(lines) or not where.endswith(lines[number - 1].strip()):
         return ""

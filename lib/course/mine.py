@@ -1,5 +1,5 @@
-"""A student's own copies of the labs, labs/mine/*.ipynb: made once, never overwritten, and merged
-with new editions.
+"""A student's own copies of the labs, labs/mine/*.ipynb. Each is made once, and only `merge`, which
+puts its answers into a new edition, ever replaces it.
 
     python -m lib.course.mine open 0   make labs/mine/lab0_concepts.ipynb unless it exists,
                                        and open it
@@ -31,7 +31,8 @@ def copy(root: Path, lab: str) -> list[str]:
     """Make labs/mine/`lab`.ipynb unless it exists. Returns what the student should know, as a list
     of sentences.
 
-    If labs/ itself already has answers, they are copied too. Raises CourseError.
+    If labs/ itself already has answers, they are copied too. Raises CourseError if the copy cannot
+    be made.
     """
     path, name, own = notebook.own_path(root, lab), f"labs/{lab}.ipynb", f"labs/mine/{lab}.ipynb"
     if not path.exists():
@@ -69,9 +70,9 @@ def copy(root: Path, lab: str) -> list[str]:
 def for_this_python(content: bytes) -> bytes:
     """The notebook with the metadata that a kernel of this Python gives it.
 
-    JupyterLab adds this metadata when it opens a notebook, and if it was not there before, it then
-    shows the notebook as unsaved. The course's own files do not name a version, because they must
-    be the same everywhere.
+    JupyterLab adds this metadata when it opens a notebook, and then shows the notebook as unsaved
+    if the metadata was not there before. The course's own files do not name a version, because they
+    must be the same everywhere.
     """
     nb = nbformat.v4.reads(content.decode("utf-8"))
     nb.metadata.update(
@@ -87,8 +88,8 @@ def merge_edition(root: Path, lab: str) -> list[str]:
     """Put what the student wrote in labs/mine/`lab`.ipynb into the edition in labs/. Returns
     sentences that say what was done.
 
-    The earlier copy is kept next to it. Raises CourseError, and changes nothing, if a file cannot
-    be read or written.
+    The earlier copy is kept next to it. Raises CourseError, and leaves the copy as it was, if there
+    is no copy, if it is another lab's, or if a file cannot be read or written.
     """
     path, own = notebook.own_path(root, lab), f"labs/mine/{lab}.ipynb"
     if not path.exists():
@@ -120,7 +121,7 @@ def merge_edition(root: Path, lab: str) -> list[str]:
 
 
 def _said(own: str, lab: str, carried: carry.Carried, known: bool) -> list[str]:
-    """What a merge did, in sentences. known: whether the copy says which edition it was."""
+    """What a merge did, in sentences. known: whether the copy's metadata names its edition."""
     counts = (
         (len(carried.answers), "answer", "answers"),
         (len(carried.changed), "other cell that you changed", "other cells that you changed"),
@@ -149,12 +150,12 @@ def _said(own: str, lab: str, carried: carry.Carried, known: bool) -> list[str]:
 
 
 def _left_behind(ours: NotebookNode, copied: NotebookNode) -> list[str]:
-    """grade_ids of answers that are written in labs/ and not in the copy."""
+    """The grade_ids of answers that are written in labs/ but not in the copy."""
     return sorted(set(edition.answered(ours)) - set(edition.answered(copied, edition.cells(ours))))
 
 
 def _of_course(root: Path, lab: str) -> NotebookNode:
-    """labs/`lab`.ipynb. Raises CourseError with the next move."""
+    """labs/`lab`.ipynb. If it cannot be read, raises CourseError, which says what to do."""
     path, name = notebook.lab_path(root, lab), f"labs/{lab}.ipynb"
     try:
         return notebook.read(path)
@@ -176,8 +177,8 @@ def _of_student(root: Path, lab: str) -> NotebookNode:
 
 
 def _free_name(path: Path) -> Path:
-    """lab0_concepts_before_merge.ipynb, or the first of ..._before_merge_2, 3, ... that is
-    not there yet."""
+    """lab0_concepts_before_merge.ipynb, or if that exists, the first of ..._before_merge_2, 3, ...
+    that does not."""
     numbers = ("", *(f"_{number}" for number in range(2, 1000)))
     names = (path.with_name(f"{path.stem}_before_merge{number}.ipynb") for number in numbers)
     return next(name for name in names if not name.exists())

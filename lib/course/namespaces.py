@@ -78,7 +78,7 @@ def _set_read_only(path: str, on: bool, flags: int = 0) -> None:
 
 
 def close(task: dict) -> None:
-    """Turn this process's view of the machine into the sealed one. Nothing after it needs a
+    """Turn this process's view of the machine into the sealed one. Nothing that follows needs a
     privilege."""
     _mount("none", "/", "", MS_REC | MS_PRIVATE)
     _mount("proc", "/proc", "proc", NOSUID | NODEV)
@@ -109,7 +109,8 @@ def close(task: dict) -> None:
 
 
 def _bring_back(path: str, fd: int) -> None:
-    """Make what `fd` was opened on visible again at `path`, which is now in a hidden folder."""
+    """Make the file or folder that `fd` refers to visible again at `path`, which is now in a hidden
+    folder."""
     if os.path.isdir(f"/proc/self/fd/{fd}"):
         os.makedirs(path, exist_ok=True)
     else:

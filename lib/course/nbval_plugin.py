@@ -10,8 +10,8 @@ code cell, the plugin appends one JSON line to the file named by LAB_CELLS:
                  a wrong line that was planted in the stored ones}
 
 Without it, nbval waits for a dead kernel until the cell's timeout has passed, and after a timeout
-it continues without reporting failures. With the plugin both end the session, and nbval_run's
-caller decides what to run again.
+it continues without reporting failures. With the plugin, a dead kernel and a timeout both end the
+session, and nbval_run's caller decides what to run again.
 """
 
 import contextlib
@@ -97,16 +97,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count a check that raises as failed. Its tag lets Run All continue in a student's notebook,
-    but would also make nbval accept the exception."""
+    """Make a cell that raises fail. The tag on a student's checks lets Run All continue, but would
+    also make nbval accept the exception."""
     for item in items:
         if isinstance(item, IPyNbCell):
             item.options["check_exception"] = False
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """All cells have been read, so delete the graded notebook. Otherwise the student's code, which
-    runs in its folder, could read the checks and hidden tests in it."""
+    """Delete the graded notebook, because all its cells have been read. Otherwise the student's
+    code, which runs in its folder, could read the checks and hidden tests in it."""
     if "LAB_WORK" in os.environ:
         for path in {item.path for item in session.items}:
             path.unlink()
@@ -135,8 +135,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def _end_what_is_left(kernel: RunningKernel) -> None:
-    """End the processes that an answer has left running, because they would use up what the next
-    exercise may use."""
+    """End the processes that an answer has left running, because they would use memory and CPU time
+    that the next exercise needs."""
     pid = kernel.km.provisioner.pid
     spared = {os.getpid(), *(process.pid for process in psutil.Process().parents()), pid}
     with contextlib.suppress(psutil.Error):
@@ -173,8 +173,8 @@ def _outcome(item: IPyNbCell, call: pytest.CallInfo) -> tuple[str, str]:
 
 
 def _told(raised: nbformat.NotebookNode) -> str:
-    """What was raised, with the last line of a notebook cell in its traceback: "NameError: ...,
-    line 3: return y"."""
+    """What was raised, with the last line of its traceback that is in a notebook cell: "NameError:
+    ..., line 3: return y"."""
     said, text = (
         f"{raised.ename}: {FILE.sub('', raised.evalue)}",
         COLOURS.sub("", "\n".join(raised.traceback)),

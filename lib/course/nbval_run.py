@@ -1,5 +1,5 @@
-"""Runs one notebook with nbval in a process of its own, with a time limit for each cell and one for
-all of them.
+"""Runs one notebook with nbval in a process of its own, with a time limit for each cell and another
+for the complete run.
 
     nbval_run.py  --starts-->  pytest + nbval + nbval_plugin  -->  kernel  -->  ranks, anything
          ^                              |
@@ -45,7 +45,7 @@ OPTIONS = [
 ]
 OPTIONS += ["-q", "--color=no", "--nbval-lax", "--nbval-current-env"]
 # How many characters the path of a temporary folder may have. Ranks create sockets in it, whose
-# names below it have up to 60.
+# paths relative to it have up to 60.
 LONGEST = 40
 BOOK_BYTES = 20_000_000  # how much of the log of cells is read; no notebook needs more
 
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def stopped_at(self) -> Cell | None:
-        """The cell that hung or killed the kernel; nothing ran after it."""
+        """The cell that hung or killed the kernel, after which nothing ran; else None."""
         return next(
             (cell for cell in self.cells.values() if cell.outcome in ("timeout", "kernel died")),
             None,
@@ -91,7 +91,8 @@ def run(
 
     cell_timeout, total_timeout: seconds. limits: run a copy of the notebook in a sandbox, with
     these limits; without limits, the notebook is trusted. hidden: folders that are empty in the
-    sandbox, if it can do that. held: the sandbox, by default the strongest one. claims: "hold" if
+    sandbox, if it can hide folders. held: the sandbox, by default the strongest one that works
+    here. claims: "hold" if
     the notebook's measurements have to show what its sentences say, else "once"
     (lib/measuring/rounds.py). Raises CourseError if nbval could not run the notebook at all.
     """
@@ -159,13 +160,13 @@ def run(
 
 def _short() -> str | None:
     """A folder in which the paths of ranks' sockets stay within the limit of 107 characters; None
-    if the usual folder is short enough."""
+    for the usual folder, if its path is short enough or /tmp cannot be used."""
     long = len(tempfile.gettempdir()) > LONGEST and os.access("/tmp", os.W_OK)
     return "/tmp" if long else None
 
 
 def _stop_supervisor(process: subprocess.Popen) -> None:
-    """Let the supervisor end all processes that it has started, daemons too."""
+    """Tell the supervisor to end all processes that it has started, daemons too."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=10)
@@ -222,7 +223,7 @@ def end_all(name: str, patience: float = 10, spared: Collection[int] = ()) -> bo
 
 
 def carriers(name: str) -> list[psutil.Process]:
-    """The processes that run `name` has started, directly or not."""
+    """The processes that carry the name of run `name` in their environment."""
     found = []
     for process in psutil.process_iter():
         try:

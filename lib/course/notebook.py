@@ -1,7 +1,8 @@
 """The course's notebooks as data: where the files are, which role each cell plays, and how a
 notebook is written to disk.
 
-Each cell has one of four roles, which only its nbgrader metadata (schema 3) decides:
+Each code cell has one of four roles, which only its nbgrader metadata (schema 3) decides. A text
+cell always has the role "".
 
     role    grade  solution  locked  who writes it, and what is in it
     answer  no     yes       no      the student; in solutions/ it has our solution between two
@@ -39,7 +40,7 @@ BONUS_TAG = "bonus"  # on a check: its points count, but not towards the lab's 1
 CHECK_TAG = "nbval-check-output"
 GO_ON_TAG = "raises-exception"  # on a student's check: Run All continues if it raises
 
-# finds the text of a heading, without its number and its minutes
+# finds the text of a heading, without its number, "Exercise: " and a final parenthesis
 TITLE = re.compile(r"^##+ (?:[\d.]+ )?(?:Exercise: )?(.*?)(?: \([^()]*\))?$", re.MULTILINE)
 CELL_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 # finds ids that nbformat and JupyterLab invent, which are eight hex digits or a full uuid
@@ -58,13 +59,12 @@ LANGUAGE_INFO = {
 }
 
 
-# errors of a disk or a folder that cannot be written to
+# errors that say that the disk or a folder cannot be written to
 REFUSALS = errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT
 
 
 class CourseError(Exception):
-    """An error that a person has to fix. The message names the file, the cell and the next
-    move."""
+    """An error that a person has to fix. The message says where it is, and what to do next."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def own_path(root: Path, lab: str) -> Path:
 
 
 def number(lab: str) -> str:
-    """ "0" for "lab0_concepts", as one writes it in `make lab LAB=0`; the full name of a lab that
-    has no number."""
+    """ "0" for "lab0_concepts", as you write it in `make lab LAB=0`. A lab without a number keeps
+    its full name."""
     found = re.match(r"lab(\d+)(_|$)", lab)
     return found[1] if found else lab
 
@@ -123,8 +123,8 @@ def labs(root: Path, names: list[str] | None = None, folder: str = "solutions") 
 
 
 def refusal(error: OSError, path: Path | None = None) -> CourseError:
-    """The CourseError for a file that a disk or a folder has refused to open or write: `path`, or
-    else the file that `error` names."""
+    """The CourseError for a file that could not be opened or written: `path`, or else the file that
+    `error` names."""
     way = (
         "make room on the disk, or copy the course to a folder that you can write to, and run the "
         "command there"
@@ -138,7 +138,7 @@ def refusal(error: OSError, path: Path | None = None) -> CourseError:
 def read(path: Path) -> NotebookNode:
     """Read one of the course's own notebooks exactly as stored: nothing is upgraded or repaired.
 
-    Raises CourseError if it is not a valid notebook of format 4.5.
+    Raises CourseError if there is no such file, or if it is not a valid notebook of format 4.5.
     """
     try:
         nb = nbformat.v4.reads(path.read_text(encoding="utf-8"))
@@ -162,12 +162,12 @@ def to_bytes(nb: NotebookNode) -> bytes:
 
 
 def write(nb: NotebookNode, path: Path) -> bool:
-    """Write `nb` to `path` in one step, and only if its bytes differ. Returns True if they did."""
+    """Write `nb` to `path` atomically, and only if the bytes differ. Returns True if they did."""
     return write_bytes(to_bytes(nb), path)
 
 
 def write_bytes(new: bytes, path: Path) -> bool:
-    """Like `write`, for a notebook that is bytes already."""
+    """Like `write`, for the bytes of a notebook."""
     if path.exists() and path.read_bytes() == new:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,8 @@ def write_bytes(new: bytes, path: Path) -> bool:
 
 
 def normalise(nb: NotebookNode) -> None:
-    """Remove from `nb`, in place, what an editor or an execution has added to its metadata."""
+    """Remove from the metadata of `nb`, in place, what an editor or an execution has added, and set
+    the format, the kernel and the language to the course's."""
     nb.nbformat, nb.nbformat_minor = 4, 5
     nb.metadata.pop("widgets", None)
     nb.metadata.update(
@@ -260,7 +261,7 @@ def problems(nb: NotebookNode) -> list[tuple[str, str]]:
 
 
 def is_invented(cell_id: str) -> bool:
-    """Whether an editor has made up this cell id; the course's own are words."""
+    """Whether an editor has made up this cell id. The course's own ids are words."""
     return bool(RANDOM_ID.match(cell_id)) and (len(cell_id) == 8 or cell_id.count("-") == 4)
 
 

@@ -3,7 +3,7 @@
 A million lines cost nbval half a minute and a gigabyte, so we stop the output where it is produced.
 At the limit, print and display raise an error in the student's own code, and the check reports it
 like any other. The count then starts again, so that the check can still print its verdict. If a
-cell catches the error and continues, FLOODS times, the rest of its output is dropped.
+cell catches the error and continues FLOODS times, the rest of its output is dropped.
 """
 
 import sys
@@ -18,7 +18,8 @@ class OutputLimit(RuntimeError):
 
 
 def install(shell) -> None:
-    """Limit what each cell of IPython's `shell` may print and display, beginning with the next."""
+    """Limit what each cell of IPython's `shell` may print and display, beginning with the next
+    cell."""
     shell.events.register("pre_execute", lambda: _cap(shell))
 
 

@@ -2,8 +2,8 @@
 lib/packages.png.
 
 A package is a folder of lib, or a file next to the folders. Every package is drawn above those
-that it imports. Where a longer path leads to the same package, no arrow is drawn; the description
-that is stored in the PNG lists all imports.
+that it imports. No arrow is drawn where a longer path leads to the same package, but the
+description that is stored in the PNG lists all imports.
 """
 
 import ast
@@ -21,12 +21,14 @@ CAPTION = (
     "path down leads to the same package. An arrow has the colour of the package that imports; a "
     "package with a black frame imports nothing of lib."
 )
-# In inches: the distance of rows, what each arrow adds to it, a box's height, the gap of boxes
+# In inches: the distance between rows, what each arrow adds to it, the height of a box, and the gap
+# between boxes
 ROW, ARROW, BOX, GAP = 0.48, 0.014, 0.28, 0.11
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """The packages of lib that a file imports, at any place in it."""
+    """The packages of lib that a file imports anywhere, even inside functions. A name may occur
+    more than once."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

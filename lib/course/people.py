@@ -23,7 +23,7 @@ STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
 @dataclass(frozen=True)
 class Person:
     """A student. platform: "Moodle", "Canvas" or "". late: how late the notebook is, in words; ""
-    if it is in time, or if neither --due nor Canvas says that it is late."""
+    if neither --due nor Canvas says that it is late."""
 
     id: str
     name: str

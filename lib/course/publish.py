@@ -18,8 +18,8 @@ BEGIN, END = "<!-- from the address in pyproject.toml -->\n", "<!-- end -->\n"
 
 
 def write(root: Path) -> list[str]:
-    """Bring these files up to date with the address. Returns the names of those that have changed.
-    Raises CourseError if the address or README.md is not as it should be."""
+    """Update these files to the address. Returns the names of those that have changed. Raises
+    CourseError if the address is malformed, or if README.md lacks one of the two comments."""
     address, changed = build.address(root), []
     for name, made in ((README, readme), (CITATION, citation), (KAGGLE, kaggle)):
         path = root / name
@@ -75,6 +75,6 @@ def citation(text: str, address: str) -> str:
 
 
 def kaggle(text: str, address: str) -> str:
-    """The text of the notebook for Kaggle's GPUs, whose cell fetches the course from this
+    """The text of the notebook for Kaggle's GPUs, in which a cell fetches the course from this
     address ("" if there is none)."""
     return re.sub(r'(?<=ADDRESS = \\")[^"\\]*(?=\\")', address, text)

@@ -1,9 +1,9 @@
-"""Finds the cells of a notebook that an answer can reach. When a lab is validated, only these have
-to run again in the unsolved notebook.
+"""Finds the cells of a notebook that an answer can reach. When a lab is validated, only these cells
+and those that they need have to run again in the unsolved notebook.
 
 A cell that reads no answer, and nothing that was made with one, does the same in the student's
-notebook as in the solution. In the example below, we therefore run the cells that read f or what
-was made with f, and the cells that these need:
+notebook as in the solution. In the example below, we therefore run the cells that read f, or that
+read what was made with f, and the cells that these need:
 
     answer   def f(x): ...
     steps    n = 100                     reads no answer, but `mine` reads n
@@ -15,7 +15,7 @@ If `mine` reads f only as `use(f)`, it gets lib's own f in the unsolved lab. The
 lib's f as it judges an answer, so the outcome of `mine` is known already, and a shorter run reduces
 `mine` to `use(f)` alone (through_use=False).
 
-Which names a cell reads and binds is taken from its bytecode, because bytecode is in the order of
+We take the names that a cell reads and binds from its bytecode, because bytecode is in the order of
 evaluation.
 """
 
@@ -34,10 +34,10 @@ BRANCHES = (ast.If, ast.For, ast.While, ast.Try, ast.Match)
 
 
 class Names(NamedTuple):
-    """What a cell does with the kernel's names. reads: those that it reads and has not bound
-    before. binds: all that it binds. replaces: those that it binds in every case, because the
-    statement is in no branch. imports: those that it binds by import. changes: those whose content
-    it may change (x[0] = 1, x.y = 1, the statement x.append(1))."""
+    """What a cell does with the kernel's names. reads: those that it reads before it binds them.
+    binds: all that it binds. replaces: those that it binds in every case, because the statement is
+    in no branch. imports: those that it binds by import. changes: those whose content it may change
+    (x[0] = 1, x.y = 1, the statement x.append(1))."""
 
     reads: set[str]
     binds: set[str]
@@ -51,7 +51,7 @@ def reached(nb: NotebookNode, through_use: bool = True) -> list[NotebookNode]:
     these need, in order.
 
     Without `through_use`, an answer does not reach a cell through `use(answer)`. A cell that is
-    reached in no other way is then replaced by its calls of use().
+    reached in no other way is then reduced to its calls of use().
     """
     cells, names = _cells(nb, through_use)
     kept, made_with, answers, left = set(), set(), set(), {}
@@ -104,10 +104,9 @@ def _made_by(name: str, names: list[Names]) -> Iterator[int]:
 
 
 def names_of(source: str, through_use: bool = True) -> Names:
-    """What a cell with this source does with names, including what the functions that it defines
-    read.
+    """What a cell with this source does with names, including the names that its functions read.
 
-    Without `through_use`, `use(name)` reads nothing.
+    Without `through_use`, `use(name)` does not count as reading `name`.
     """
     tree = ast.parse(TransformerManager().transform_cell(source))
     tree = tree if through_use else ast.fix_missing_locations(_WithoutUse().visit(tree))

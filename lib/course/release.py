@@ -3,10 +3,10 @@ hidden cases.
 
     labs/   the notebooks of the labs asked for, generated from solutions/
     lib/    without the pages for developers of lib; of lib/course, only what `make setup`, `make
-            lab` and `make merge` need. What the labs ask students to write is taken out
-            (strip_solutions.py). It is included as bytecode, lib/_reference.zip, because later labs
-            and lib itself need it. For a lab that is over, it stays as source.
-    tests/  those of the tools, and the quick test; none that contains an answer
+            lab` and `make merge` need. The definitions that the labs ask students to write are
+            taken out (strip_solutions.py). They are included as bytecode, lib/_reference.zip,
+            because later labs and lib itself need them. Those of a lab that is over stay as source.
+    tests/  those of the tools, and the quick test, but no test that contains an answer
     and     README.md, AGENTS.md (which asks assistants to be tutors), Makefile, environment.yml,
             pyproject.toml, LICENSE, .gitignore
 
@@ -52,11 +52,11 @@ def release(
 ) -> dict:
     """Write the bundle of `labs` ("lab0_concepts", ...) to `out`, a folder that is new or empty.
 
-    with_reference: labs that are over ("lab0_concepts", ...): their definitions stay in lib as
+    with_reference: labs that are over ("lab0_concepts", ...), whose definitions stay in lib as
     source.
     pythons: interpreters besides this one for which the bundle is made, such as "python3.12".
     Returns {"labs": [...], "withheld": ["lab0.broadcast", ...], "pythons": ["3.11", ...]}. Raises
-    CourseError.
+    CourseError if `out` is not empty, or if the bundle cannot be made.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CourseError(f"{out} is there and is not empty: name a new folder, or empty this one")

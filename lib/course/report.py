@@ -1,5 +1,5 @@
-"""Turns a grading result (the dict of grade.grade_notebook) into a table, and into JUnit XML for
-programs.
+"""Turns a grading result (the dict that grade.grade_notebook returns) into a table, and into JUnit
+XML for programs.
 
 JSON needs no code here, because the result is plain data.
 """
@@ -37,10 +37,10 @@ def junit(result: dict) -> str:
 
 
 def suite(result: dict, name: str) -> ElementTree.Element:
-    """A JUnit test suite: one test case per exercise, failed unless it earned all its points.
+    """A JUnit test suite: one test case per exercise, with a failure or an error unless it earned
+    all its points.
 
-    The points are properties of the suite and of each case, because JUnit itself knows only passed
-    and failed.
+    The points are properties of the suite and of each case, because JUnit itself has no points.
     """
     rows = result["exercises"]
     broken = [row for row in rows if row["status"] not in ("passed", "failed", "not written yet")]

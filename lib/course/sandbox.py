@@ -2,7 +2,7 @@
 the machine. This file finds out which sandbox works here, and builds the command that supervisor.py
 runs in it.
 
-There are three kinds. We take bubblewrap if `bwrap` is installed, else "sealed" if Linux namespaces
+There are three kinds. We take "bubblewrap" if `bwrap` works here, else "sealed" if Linux namespaces
 can be made without it, else "open". The table says what a notebook's code finds in each.
 
     what                    bubblewrap, sealed (Linux, namespaces)   open (elsewhere;
@@ -16,7 +16,7 @@ can be made without it, else "open". The table says what a notebook's code finds
                                                                      else not prevented
     left running            ended by the kernel                      ended by the supervisor
                                                                      (Linux), or by name
-    environment             the names in ALLOWED, nothing else       the same
+    environment             of ours, only the names in ALLOWED       the same
     CPU, memory, file size  per process, and memory of all           per process, of all (macOS:
                                                                      CPU, file size only)
 
@@ -61,9 +61,10 @@ SHOWN = (*LIBRARIES, "/etc", "/sys", "/dev", "/proc")  # in "sealed", all others
 
 @dataclass(frozen=True)
 class Limits:
-    """What a graded notebook may use. Each process: seconds of CPU, bytes of memory, bytes in one
-    file. All together: processes (threads count), total bytes of memory and, unless the sandbox is
-    "open", bytes in all files of a folder that it can write to."""
+    """What a graded notebook may use. seconds: the CPU time of each process. memory: the bytes of
+    memory of each process. processes: how many processes and threads there may be. files: the bytes
+    in one file and, unless the sandbox is "open", in all files of a folder that it can write to.
+    total: the bytes of memory of all processes together."""
 
     seconds: int = 1800
     memory: int = 4 * 2**30
@@ -128,8 +129,8 @@ def wrap(
 
 
 def _needed() -> set[str]:
-    """The paths of Python, its packages and lib: all that a notebook must find, even within a
-    hidden folder.
+    """The paths of Python, its packages and lib, all of which a notebook must find even if they are
+    in a hidden folder.
 
     Of the repository, only lib and pyproject.toml are needed. Next to them are the solutions, the
     tests with their answers, and .git with both. A path that is reached through a link, as an
@@ -196,10 +197,10 @@ def _bubble(task: dict) -> list[str]:
 @functools.cache
 def held(how: str | None = None) -> Held:
     """The strongest sandbox that works on this machine, or `how`. Each is tried by running a
-    process in it.
+    process in it, except "open" without a user of its own, which always works.
 
-    Raises CourseError if `how` does not work. It is also raised if a notebook would run as root,
-    because it could then end every process and read every file; only how="open" allows that.
+    Raises CourseError if `how` does not work, or if a notebook would run as root, because it could
+    then end every process and read every file. Only how="open" allows that.
     """
     root = os.name == "posix" and os.geteuid() == 0
     modes = [

@@ -11,11 +11,11 @@ its place, which inserts the compiled code.
                                                      "lab0.ring_all_reduce", globals()
                                                  )
 
-The marker is the line above the definition: a function or class at the top level of a module (above
-its decorators), or a `key=lambda ...`. A class keeps its docstring, and its public methods keep
-their signatures and docstrings. A private function or class that only such definitions use would
-give the solution away, so it is taken out as well. Everything else stays as it is, so the rest of
-lib runs as before.
+The marker is the line directly above a definition and its decorators. The definition is a function
+or class at the top level of a module, or a `key=lambda ...`. A class keeps its docstring, and its
+public methods and `__init__` keep their signatures and docstrings. A private function or class that
+only such definitions use would give the solution away, so it is taken out as well. Everything else
+stays as it is, so the rest of lib runs as before.
 """
 
 import ast
@@ -50,16 +50,16 @@ class Marked:
 
 @dataclass(frozen=True)
 class Definition:
-    """A definition that was taken out: its source, and the line of the remaining source that its
-    tracebacks name."""
+    """A definition that was taken out. text: its source. line: the line of the remaining source
+    that its tracebacks name."""
 
     text: str
     line: int
 
 
 def marked(source: str) -> list[Marked]:
-    """The marked definitions of a module, in order. Raises CourseError for a marker that is not
-    directly above a definition."""
+    """The marked definitions of a module, in order. Raises CourseError for a misspelt marker, and
+    for one that is not directly above a definition of its name."""
     tree = ast.parse(source)
     starts = {
         _first_line(node): node
@@ -128,7 +128,8 @@ def helpers(source: str, taken: list[Marked]) -> list[Marked]:
 
 
 def strip_solutions(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[str, Definition]]:
-    """Return (the source without its marked definitions, {"lab0.ring_all_reduce": its Definition}).
+    """Return (the source with `reference` calls in place of its marked definitions, {key: the
+    Definition}).
 
     keep: labs whose definitions stay as they are. Raises CourseError for a wrong marker, or a
     definition that cannot be taken out.
@@ -168,8 +169,8 @@ def strip_solutions(source: str, keep: Iterable[str] = ()) -> tuple[str, dict[st
 
 
 def _stub(node: ast.stmt, lines: list[str]) -> list[str]:
-    """The lines of a definition that stay: decorators, signature, docstring and, in a class, those
-    of its public methods."""
+    """The lines of a definition that stay: decorators, signature and docstring, and, in a class,
+    those of its public methods and `__init__`."""
     docstring = _docstring(node)
     if docstring is None or node.body[0].lineno == node.lineno:
         raise CourseError(

@@ -5,8 +5,8 @@ again.
     submissions/bob/.../lab1_data_parallel.ipynb         bob: any depth, so nbgrader's layout, too
 
 The key is a hash of what the points depend on: the notebook's bytes, the lab's solution, the
-limits, and the Python files of lib, among them the checks and the grader. It does not depend on any
-time or path.
+limits, and the Python files of lib, among them the checks and the grader. It does not depend on
+when or in which folder a class is graded.
 """
 
 import hashlib
@@ -43,8 +43,8 @@ class Terms:
 
 
 def find(folder: Path, lab: str) -> list[Submission]:
-    """The submissions in `folder`, sorted by name: each notebook in it, and each sub-folder with a
-    notebook at any depth.
+    """The submissions in `folder`, sorted by name: each notebook in it, and each sub-folder, in
+    which the notebook may be at any depth. Hidden files and folders are ignored.
 
     Raises CourseError if there are none, or if two have the same name.
     """
@@ -109,7 +109,7 @@ def _in_folder(folder: Path, lab: str) -> Submission:
 
 
 def version(terms: Terms) -> str:
-    """The hash of what all students of a class share: the lab, the grader and the terms."""
+    """The hash of what all students of a class share: the solution, lib, and the limits."""
     total = hashlib.sha256(
         f"{terms.cell_timeout} {terms.total_timeout} {asdict(terms.limits)}".encode()
     )

@@ -1,6 +1,6 @@
 """Makes summary.html, which shows a class at a glance: first the notebooks that a person should
-look at, then the distribution of points, the exercises with the hardest first, and how many
-students got which hint."""
+look at, then the distribution of points, the exercises with the hardest first, and how often each
+hint was given."""
 
 import html
 from collections import Counter
@@ -9,7 +9,7 @@ from statistics import median
 
 from .feedback import HEAD, NOT_TRIED, STYLE
 
-BINS = 10  # of the histogram of percentages; one more is for 100 and above
+BINS = 10  # bins of the histogram of percentages; there is one more for 100 and above
 MORE = """
 .bar { display: flex; height: 1em; min-width: 12em }
 .bar span { display: block; height: 100% }

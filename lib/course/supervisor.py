@@ -6,13 +6,14 @@ command line that starts this program, which uses only the standard library.
                                                   reaps orphans, ends processes that use
                                                   too much memory
 
-Sealed (on Linux, if namespaces can be made by root, or by an ordinary user in a user namespace of
-its own): init is process 1 of a PID namespace, so the kernel itself ends all that is left when init
-ends. The network has only loopback. Every file system is read-only except for bounded ones in
-memory, the work folder and /dev/shm. The hidden folders (the home, the solutions, the others'
-submissions) are empty. Under bubblewrap, all of this is in place when the supervisor starts, and it
-is init itself. Otherwise (open) it does init's part as a "child subreaper", and the rest is not
-prevented. In all three each process has limits, and root's command runs as a user of its own.
+"Sealed" needs Linux, and namespaces that root makes, or an ordinary user in a user namespace. There
+init is process 1 of a PID namespace, so the kernel itself ends all that is left when init ends. The
+network has only loopback. Every file system is read-only except for bounded ones in memory, the
+work folder and /dev/shm. The hidden folders (the home, the solutions, the others' submissions) are
+empty except for what is needed. Under bubblewrap, all of this is in place when the supervisor
+starts, and the supervisor itself is init. In "open", the supervisor does init's work as a "child
+subreaper" (on Linux), and nothing is hidden. In all three, each process has limits. A grader that
+is root runs the command as a user of its own wherever that works (Held.drop in sandbox.py).
 
 See namespaces.py, pid_namespaces(7), prctl(2), getrlimit(2).
 """
@@ -144,7 +145,7 @@ def _confine(limits: dict, user: int | None) -> None:
 
 
 def _descendants(root: int) -> list[int]:
-    """The pids of all processes below `root`; none if the system does not say which they are."""
+    """The pids of all descendants of process `root`; [] if the system does not list them."""
     parents, below, new = linux.parents(), set(), {root}
     while new := {pid for pid, parent in parents.items() if parent in new} - below:
         below |= new

@@ -1,9 +1,9 @@
 """Writes the results of a class into files: for the teacher, for learning platforms, and for each
 student.
 
-    points.csv       a row per student: id, name, points, bonus, percent, status, minutes, a column
-                     per exercise, notes
-    points.json      the same with failing claims and hints; the records' keys (submissions.py)
+    points.csv       a row per student: id, name, points, bonus, max_points, percent, status,
+                     minutes, a column per exercise, notes
+    points.json      the records of all students (classroom.py), with failing claims and hints
     summary.html     the class at a glance (summary.py)
     junit.xml        a suite per student, a case per exercise
     canvas.csv       for Canvas's Gradebook > Import, if the files have Canvas's names
@@ -11,9 +11,10 @@ student.
     feedback/NAME.html       for the student (feedback.py)
     gradescope/NAME.json     results.json of Gradescope (gradescope.py)
 
-The statuses are: graded; unreadable (0 points, and "notes" says why); killed (an answer ended the
-kernel); tampered with (somebody should look at it); not graded (the grader failed). ", late by ..."
-follows if the notebook was handed in after --due, and ", late" if only Canvas says that it is late.
+The statuses are: graded; unreadable (0 points, and "notes" says why); killed (the kernel died
+during an exercise); tampered with (somebody should look at it); not graded (the grader failed).
+", late by ..." follows if the notebook was handed in after --due, and ", late" if only Canvas says
+that it is late.
 """
 
 import csv
@@ -29,12 +30,12 @@ from .classroom import write
 from .grade import LOOK
 from .people import Person
 
-# so that Excel takes the file for UTF-8
+# a byte order mark, without which Excel does not read the file as UTF-8
 MARK = "\ufeff"
 
 
 def write_all(records: list[dict], people: Mapping[str, Person], out: Path, says: str) -> None:
-    """Write all files into `out`, and remove those of an earlier class. says: which sandbox was
+    """Write all files into `out`, and remove those of an earlier run. says: the sandbox that was
     used, in words."""
     texts = {
         "points.csv": points_csv(records, people),
@@ -66,8 +67,8 @@ def write_all(records: list[dict], people: Mapping[str, Person], out: Path, says
 
 
 def points_csv(records: list[dict], people: Mapping[str, Person]) -> str:
-    """The text of points.csv. The columns of exercises stay empty for a notebook that cannot be
-    read; for one that could not be graded, the points do too."""
+    """The text of points.csv. If a notebook cannot be read, its columns of exercises stay empty. If
+    it could not be graded, so do the columns of points."""
     graded = [record["result"] for record in records if record["result"]]
     exercises = [row["id"] for row in graded[0]["exercises"]] if graded else []
     head = ["id", "name", "points", "bonus", "max_points", "percent", "status", "minutes"]
@@ -91,7 +92,7 @@ def points_csv(records: list[dict], people: Mapping[str, Person]) -> str:
 
 
 def status(record: dict) -> str:
-    """What became of this notebook, in a word or two; see above."""
+    """The status of this notebook, one of those in the module's docstring."""
     result = record["result"]
     if not result:
         return "not graded"
@@ -132,8 +133,8 @@ def _csv(rows) -> str:
 
 
 def canvas_csv(records: list[dict], people: Mapping[str, Person]) -> str:
-    """The text of canvas.csv; "" if no file has one of Canvas's names. Canvas finds a student by
-    ID, and creates the column of the assignment if there is none with the lab's name."""
+    """The text of canvas.csv; "" if no graded file has one of Canvas's names. Canvas finds a
+    student by ID, and creates the assignment's column if there is none with the lab's name."""
     mine = _of(records, people, "Canvas")
     if not mine:
         return ""
@@ -148,8 +149,8 @@ def canvas_csv(records: list[dict], people: Mapping[str, Person]) -> str:
 
 
 def moodle_csv(records: list[dict], people: Mapping[str, Person]) -> str:
-    """The text of moodle.csv, which has those columns of Moodle's grading worksheet that an upload
-    needs; "" if no file has one of Moodle's names."""
+    """The text of moodle.csv, with the columns of Moodle's grading worksheet that an upload needs;
+    "" if no graded file has one of Moodle's names."""
     mine = _of(records, people, "Moodle")
     if not mine:
         return ""

@@ -1,5 +1,5 @@
 """Looks for signs that a graded notebook has changed the code that grades it. It is loaded into the
-notebook's kernel, and looks after each cell.
+notebook's kernel, and looks for them after each cell.
 
     builtins, torch.distributed, lib  a function there that the notebook has defined,
                                       or that is no longer the original one
@@ -9,7 +9,7 @@ notebook's kernel, and looks after each cell.
 What it finds is written to LAB_REPORT as {"tampered": what}, from which the grader makes a note for
 the instructor. It costs no points, because a student may replace `print` while debugging. Only
 simple attempts are found, because code in the same process can hide from this. We do not look in
-ranks, because they are fresh processes, and the ledger records below Python.
+ranks, because they are fresh processes, in which the ledger records below Python.
 """
 
 import json

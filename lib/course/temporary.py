@@ -1,5 +1,5 @@
 """Temporary folders for a process that may be told to stop at any moment. SIGTERM is delayed while
-a folder is made or removed, so that none is left behind in part.
+a folder is made or removed, so that no folder is left behind.
 
     signal.signal(signal.SIGTERM, temporary.stop)      ends the process by SystemExit, so that each
     with temporary.folder("lab-run-") as at: ...       folder is removed on the way out
@@ -16,8 +16,8 @@ _busy = _told = False
 
 
 def stop(*_) -> None:
-    """A handler of SIGTERM. It raises SystemExit, so that all that was started is ended on the way
-    out. A second signal does nothing, because it would interrupt that."""
+    """A handler of SIGTERM. It raises SystemExit, so that `finally` blocks end all that was started
+    and remove the folders. A second signal does nothing, because it would interrupt that."""
     global _told
     before, _told = _told, True
     if not (before or _busy):
@@ -38,8 +38,8 @@ def _undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def folder(prefix: str, within: Path | str | None = None) -> Iterator[Path]:
-    """A new folder in `within`, by default the system's folder for temporary files. In the end it
-    is removed, with all that is in it."""
+    """A new folder in `within`, by default the system's folder for temporary files. On exit it is
+    removed, with all that is in it."""
     with _undisturbed():
         made = tempfile.TemporaryDirectory(prefix=prefix, dir=within)
     try:

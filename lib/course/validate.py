@@ -2,7 +2,7 @@
 
 lint            The solution has nothing that nbval would pass in silence, and nothing that differs
                 from run to run. Set-up, answers and checks need no other cell, because grading runs
-                them alone.
+                only these.
 generated       labs/ contains exactly what solutions/ generates.
 solution        nbval passes the solution notebook, and every claim about a measurement holds.
 planted errors  Each check earns all its points, and nbval would notice a wrong line in its stored
@@ -30,8 +30,8 @@ CELL_TIMEOUT = 600.0  # seconds
 
 
 def validate(root: Path, lab: str, cell_timeout: float = CELL_TIMEOUT, whole: bool = False) -> bool:
-    """Run all checks on one lab, and print a line for each and what failed. Returns True if all
-    have passed."""
+    """Run all checks on one lab, and print a line for each and what failed. If lint or generated
+    fails, the other checks are not run. Returns True if all have passed."""
     print(lab, flush=True)
     try:
         solution = notebook.read(notebook.solution_path(root, lab))
@@ -106,9 +106,9 @@ def stale(root: Path, lab: str) -> list[str]:
 
 
 def solved(root: Path, lab: str, cell_timeout: float) -> tuple[list[str], list[str]]:
-    """Run the solution. Returns (the cells that nbval does not pass, the checks whose comparison
-    does not work or that do not give all points). A cell fails, too, if a measurement does not show
-    what its sentence claims."""
+    """Run the solution. Returns two lists of messages: one for each cell that nbval does not pass,
+    and one for each check whose comparison does not work or that does not give all points. A cell
+    also fails if a measurement does not show what its sentence claims."""
     path = notebook.solution_path(root, lab)
     run = nbval_run.run(path, cell_timeout, TOTAL_TIMEOUT, claims="hold")
     failed = [f"cell {c.cell!r}: {c.message}" for c in run.cells.values() if c.outcome == "failed"]
@@ -116,8 +116,8 @@ def solved(root: Path, lab: str, cell_timeout: float) -> tuple[list[str], list[s
 
 
 def _dead(solution: nbformat.NotebookNode, run: nbval_run.Run) -> Iterator[str]:
-    """The checks that have passed, but would have passed a wrong output too, or did not give all
-    points."""
+    """A message for each check that passed, but would have passed a wrong output too, or did not
+    give all points."""
     for exercise in notebook.exercises(solution):
         cell, full = run.cells.get(exercise.check.id), exercise.points
         if cell is None or cell.outcome != "passed":
@@ -155,8 +155,8 @@ def unsolved(root: Path, lab: str, cell_timeout: float, whole: bool = True) -> l
 
 
 def lost(solution: nbformat.NotebookNode) -> list[str]:
-    """A message for each name that an answer, a set-up cell or a check reads although only a cell
-    that grading leaves out defines it."""
+    """A message for each name that an answer, a set-up cell or a check reads although the cell that
+    defined it last is left out in grading."""
     made_by, wrong = {}, []
     for cell in solution.cells:
         if cell.cell_type != "code":
@@ -195,8 +195,8 @@ def _run_copy(
 
 
 def _broken(run: nbval_run.Run) -> list[str]:
-    """Cells that hung, killed the kernel or were skipped, and a run that reached the total limit.
-    None of this may happen in our own notebooks."""
+    """A message for each cell that hung, killed the kernel or was skipped, and one if the run
+    reached the total limit. None of this may happen in our own notebooks."""
     odd = [cell for cell in run.cells.values() if cell.outcome not in ("passed", "failed")]
     wrong = [
         f"cell {cell.cell!r}: {cell.outcome}: {cell.message}; later cells did not run"
@@ -206,7 +206,8 @@ def _broken(run: nbval_run.Run) -> list[str]:
 
 
 def _line(name: str, wrong: list[str], good: str, notes: list[str] = ()) -> bool:
-    """Print one row of the table, and what is wrong below it. Returns True if nothing is."""
+    """Print one row of the table, and below it what is wrong and the notes. Returns True if nothing
+    is wrong."""
     print(f"  {'--' if wrong else 'ok'}  {name:16}{f'{len(wrong)} failures' if wrong else good}")
     for text in [*wrong, *notes]:
         print("        " + text.strip().replace("\n", "\n        "), flush=True)

@@ -13,13 +13,14 @@ replicate.py         a copy per rank, one all-reduce per parameter  one per para
 bucketed.py          the same gradients in a few flat buckets       one per bucket
                      buckets are sent while backward still runs     one per bucket, hidden
 sampler.py           which examples each rank gets                  nothing
-                     unequal shards, ranks that run out of data     and one number
+                     unequal shards, ranks that run out of data     one more, of one number
 replicas.py          checks that the copies are still the same,     an all-gather, 8 bytes a tensor
                      if you call Replicas(model).compare(step)
-sabotage.py          five mistakes that raise no error, and their logs  as many; one mistake more
-precision_runs.py    one GPT in fp32, bf16 and bf16 with masters     one, of 2 or 4 bytes each
-diloco.py            H local steps on each rank, then an outer one  one per parameter and H steps
-diloco_comparison.py DiLoCo against data parallelism, three seeds,  nothing
+sabotage.py          five mistakes that raise no error, their logs  one per bucket, or more
+precision_runs.py    one GPT in fp32, fp16 and bf16, with masters   one; 2 or 4 bytes an element
+                     or without
+diloco.py            H local steps on each rank, then an outer one  one per parameter in H steps
+diloco_comparison.py DiLoCo against data parallelism, three seeds,  none: one process computes all
                      stored: seeds.json, made by
                      `python -m lib.data_parallel`
 

@@ -22,8 +22,8 @@ copied back (torch's DistributedDataParallel: `gradient_as_bucket_view=True`).
 
 All ranks must start the same buckets in the same order, although they need not use the same
 parameters. So on a rank where bucket 1 is complete and bucket 0 is not, bucket 1 waits, and
-`average_gradients` starts the buckets that have not been started when backward has ended. A rank
-may even skip backward altogether; it then contributes zeros.
+after backward, `average_gradients` starts all buckets that have not been started. A rank may even
+skip backward altogether; it then contributes zeros.
 """
 
 import contextlib
@@ -99,7 +99,8 @@ class OverlappedDataParallel(Replicated):
     object with a `wait()`. Pass a different `start` for a transport that runs in the background by
     itself, as `dist.all_reduce(tensor, group=group, async_op=True)` does. The tensors in `.grad`
     are used again in the next step, so clone one that you want to keep. Raises RuntimeError from
-    backward if a gradient changes after its bucket has been sent.
+    backward if a gradient is computed a second time before `average_gradients`, because its bucket
+    may have been sent.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """DiLoCo: ranks train alone for H local steps and then synchronise, which takes 1/H of the messages
 of data parallelism (Douillard et al. 2023).
 
-    rank 0  w  --H local steps->  w_0  \\
-    rank 1  w  --H local steps->  w_1   }  D = w - mean(w_0, ... w_{N-1})  w  <-  w - eta (D + mu v)
-    rank 2  w  --H local steps->  w_2  /   v <- mu v + D
+    rank 0  w  --H local steps->  w_0  \\   D  =  w - mean(w_0, ... w_{N-1})
+    rank 1  w  --H local steps->  w_1   }   v  <- mu v + D
+    rank 2  w  --H local steps->  w_2  /    w  <- w - eta (D + mu v)
 
 In the inner steps each rank runs AdamW on its own shard of the data, and AdamW's state stays on the
 rank. The mean change of the weights, D, is then used as a gradient, the outer gradient (the paper

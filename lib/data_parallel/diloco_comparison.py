@@ -4,11 +4,11 @@ stores their validation losses.
     data parallel  4 ranks average the gradients in every step
     DiLoCo         4 ranks average the weights after every 20 steps: an outer step with eta 1, mu 0
 
-In both, a step is one AdamW step on 12 sequences, 3 for each rank, so equally many steps see
-equally many tokens. We train in one process, which computes what the ranks would compute, except
-for the order of sums: the mean gradient of equal shares is the gradient of the whole batch, and an
-outer step with eta 1 and mu 0 takes the mean of the weights. lib/measuring/seeds.py says how the
-losses are stored and compared.
+In both, a step trains on 12 sequences, 3 for each rank, so equally many steps see equally many
+tokens. We train in one process, which computes what the ranks would compute, except for the order
+of sums: the mean gradient of equal shares is the gradient of the whole batch, and an outer step
+with eta 1 and mu 0 takes the mean of the weights. lib/measuring/seeds.py says how the losses are
+stored and compared.
 
 `python -m lib.data_parallel` repeats all trainings and writes seeds.json. It takes about three
 minutes on one core.

@@ -12,11 +12,11 @@ Elements that a rank sends and receives in a step, compared with a ring that all
 gradients (N divides n):
 
              rank 0       another rank
-    server   2(N-1) n     2n            all of it uses rank 0's one link, more with every rank
+    server   2(N-1) n     2n            all of it passes rank 0's link, and it grows with N
     ring     4(N-1)/N n   4(N-1)/N n    below 4n, however many ranks there are
 
-What each rank stores. As in every kind of data parallelism, more ranks reduce the activations on
-each, and nothing else:
+What each rank stores. As in all data parallelism without sharding, more ranks reduce the
+activations on each, and nothing else:
 
                   parameters  gradients  optimizer state  activations
     rank 0        all         all        all              none, or its share if it trains too

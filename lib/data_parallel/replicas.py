@@ -6,10 +6,10 @@ the error names the first one that differs.
     rank 2  w: 8f3a...  b: 77e0...  --+   "after step 3 ... in layers.1.bias of Linear: rank 2 ..."
 
 Replicas drift apart without an error, for example because a parameter is not averaged, the gradient
-of a norm's weight is not summed, or only one rank has loaded a checkpoint. No other code calls this
-check; you do. It reads every tensor once and compares bits, so even a difference in rounding is
-reported. It can be that strict because replicas with the same gradients and the same optimizer have
-the same bits.
+of a norm's weight is not summed, or only one rank has loaded a checkpoint. lib never calls this
+check by itself, so you have to. It reads every tensor once and compares bits, so even a difference
+in rounding is reported. It can be that strict because replicas with the same gradients and the same
+optimizer have the same bits.
 """
 
 import torch
@@ -39,7 +39,7 @@ ADVICE = {
 
 class ReplicasDiffer(RuntimeError):
     """The ranks have different values. step, name: the step and the first tensor in which this
-    was seen; ranks: those that differ from the majority."""
+    was seen; ranks: those that are not in the largest group of equal ranks."""
 
     def __init__(self, text: str, step: int, name: str, ranks: tuple[int, ...]):
         super().__init__(text)
@@ -71,8 +71,10 @@ class Replicas:
         self.ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
 
     def compare(self, step: int) -> None:
-        """Compare now, in one all-gather. Every rank of the group must call it,
-        with the same step."""
+        """Compare now, in one all-gather. Every rank of the group must call it, with the same step.
+
+        Raises ReplicasDiffer if a tensor differs, ValueError if the names do or their order.
+        """
         tensors = KINDS[self.of](self.model)
         names = list(tensors)
         mine = torch.stack([checksum(_bytes_of(names)), *map(checksum, tensors.values())])

@@ -7,7 +7,7 @@ backward one all-reduce per parameter averages the gradients.
 
 Buffers, such as the running mean of a batch norm, have no gradients that would keep them equal.
 Each rank updates its own from its share of the batch, so they differ after one step. Call
-`broadcast_buffers`, which copies rank 0's, before you evaluate or save. (torch's
+`broadcast_buffers`, which copies rank 0's, before you evaluate or save. (By default, torch's
 DistributedDataParallel does it before every forward.) With a batch norm the ranks also do not
 compute what a single process computes on the whole batch, because each rank normalises by the
 statistics of its share. A layer norm has no such problem, because it treats each example alone.
@@ -29,8 +29,8 @@ Gradient accumulation: a large batch is computed in k micro-batches, with one ex
     [forward backward][forward backward]     [forward backward ]   per example 1/k of the messages
      no_sync           no_sync                [= all-reduces =]    and bytes
 
-    1/C sum_i grad s_i = grad (1/C sum_i s_i)  the gradient of the batch: s_i sums the losses of
-                                               micro-batch i, and C counts the tokens of all k
+    1/C sum_i grad s_i = grad (1/C sum_i s_i)  the gradient of the batch: s_i is the sum of
+                                               micro-batch i's losses, C the tokens of all k
 
 It also saves memory, because only one micro-batch's activations exist at a time.
 """
@@ -92,8 +92,8 @@ class Replicated(nn.Module):
         return self.module(*inputs, **named)
 
     def trained(self) -> list[nn.Parameter]:
-        """The parameters that are trained, in the order of the forward pass. A tied one is listed
-        once."""
+        """The parameters that are trained, in the order of `module.parameters()`, usually that of
+        the forward pass. A tied one is listed once."""
         return [p for p in self.module.parameters() if p.requires_grad]
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
@@ -138,7 +138,7 @@ def accumulate(
     model: Replicated, microbatches: Sequence[Any], counts: Sequence[int], loss_fn: Callable
 ) -> Tensor:
     """Run backward over k micro-batches, then `model.average_gradients()` once. Returns the mean
-    loss per token, detached, ().
+    loss per token on this rank, detached, ().
 
     model: one of this package's wrappers. microbatches: a list, of the same length on every rank.
     counts: the number of tokens in each micro-batch; they may differ, but their sum is the same on

@@ -44,7 +44,7 @@ HEALTHY = "healthy"
 SABOTAGES = (
     "no broadcast", "sum instead of mean", "no no_sync", "no set_epoch", "unequal shards",
 )  # fmt: skip
-TOKENS, RATE = 16, 0.2  # of an example; learning rate of SGD
+TOKENS, RATE = 16, 0.2  # tokens of an example; learning rate of SGD
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Run:
     messages: list[int]
 
     def __str__(self):
-        """A row for the first step of each epoch and the one after it, checksums by their last four
+        """A row for each epoch's first two steps; checksums by their last four hexadecimal
         digits."""
         last = lambda numbers: " ".join(f"{number % 65536:04x}" for number in numbers)
         wide = 5 * self.world_size
@@ -151,7 +151,7 @@ def diagnose(run: Run) -> str:
 
 def train(setup: Setup, group: Group, name: str) -> dict[str, Any]:
     """Run one training on the ranks of `group`. Returns what this rank has logged. name: a prefix
-    for the ledger's marks, of which there is one per step."""
+    for the ledger's marks, of which there are two per step: its beginning and its update."""
     rank, N, sabotage = dist.get_rank(group), len(setup.shares), setup.sabotage
     model = _model(setup.seed + 1_000 * rank)  # every rank builds different weights
     if sabotage != "no broadcast":

@@ -7,7 +7,7 @@ Every epoch has a new permutation of the examples, which are dealt out to the ra
 
 Every rank computes the full permutation from the same seed and epoch, and keeps its part, so
 nothing is sent. All ranks get ceil(n/N) examples, because they have to take equally many steps.
-Therefore up to N-1 examples are seen twice in an epoch.
+Therefore an epoch repeats up to N-1 examples.
 
 Shards of unequal size: the loss of the batch is a mean over examples. The mean of the ranks' means
 is a different number, unless all ranks have equally many examples. Let c_r be the number of
@@ -44,8 +44,8 @@ def sample_indices(n: int, epoch: int, rank: int, world_size: int, seed: int = 0
         raise ValueError(
             f"n={n}, rank={rank}, world_size={world_size}: use n >= 1 and 0 <= rank < world_size"
         )
-    # With seed + epoch, seed 0 in epoch 1 would be the same as seed 1 in epoch 0. A shift would not
-    # help, because the generator reads only 32 bits.
+    # With seed + epoch, seed 0 in epoch 1 would be the same as seed 1 in epoch 0. Shifting the seed
+    # by 32 bits would not help, because the generator reads only the lowest 32.
     generator = torch.Generator("cpu").manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(n, generator=generator, device="cpu")  # (n,)
     length = -(-n // world_size)  # ceil(n/N)

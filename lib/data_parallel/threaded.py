@@ -7,8 +7,8 @@ B rows of a batch, two devices:
     batch                                                         outputs (B, ...), device 0 -> loss
           \\ rows B/2 .. B  thread 1, device 1: a copy  outputs /
 
-Each of the four consists of differentiable operations, so backward follows the same arrows from
-right to left. The gradient of the loss is split by rows and flows back through each replica, and
+All four consist of differentiable operations, so backward follows the same arrows from right to
+left. The gradient of the loss is split by rows and flows back through each replica, and
 the gradients of all copies of a parameter are summed in the original. The loss is computed from the
 gathered outputs, in one process that sees all rows, so shares of unequal size need no weights.
 
@@ -31,7 +31,7 @@ from torch import nn
 
 class ThreadedDataParallel(nn.Module):
     """`module` on several devices: forward computes what the module itself would, each device on
-    its share of the rows.
+    its share of the rows. Only a layer that mixes rows, such as a batch norm, computes otherwise.
 
     devices: one per replica, the module's own first. A device may be listed twice: ["cpu", "cpu"]
     is two replicas. Train the module's parameters as usual: `loss.backward()` leaves the gradient
@@ -111,8 +111,8 @@ def replicate(module, devices):
 def parallel_apply(replicas, shares):
     """[replica(*share), ...], each in a thread of its own.
 
-    An error in a thread is raised here, with a note that says which replica had it. If there are
-    several, the first one is raised.
+    An error in a thread is raised here, with a note that says in which replica it occurred. If
+    several fail, the error of the first replica is raised.
     """
     grad_enabled = torch.is_grad_enabled()  # a thread begins with gradients on and autocast off
     kind = shares[0][0].device.type

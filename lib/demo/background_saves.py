@@ -1,9 +1,9 @@
-"""Lab 4's checkpoints that are written in the background, on an emulated slow disk: what they save,
-and that a run survives being killed while one is written.
+"""Lab 4's checkpoints that are written in the background, on an emulated slow disk. We measure how
+much time they save, and test that a run survives if its ranks exit while one is being written.
 
 stalls              seconds until training continues, for a save that training waits for, one in
                     the background, and torch's async_save
-kill_and_continue   four ranks are killed during a save, and continue from the checkpoint before it
+kill_and_continue   four ranks exit during a save, and continue from the checkpoint before it
 """
 
 import os
@@ -36,8 +36,8 @@ class _Stalls:
         self.saver = AsyncCheckpoint(folder, self.slow)
 
     def save(self, way, number):
-        """Save once, and return the seconds until training could continue. The write itself is over
-        when this returns, so that it does not slow the next save."""
+        """Save once, and return the seconds until training could continue. The method returns only
+        after the write has finished, so that it does not slow the next save."""
         began = time.perf_counter()
         if way == "async_save":
             writer = dcp.FileSystemWriter(f"{self.folder}/dcp", sync_files=True)
@@ -62,8 +62,8 @@ class _Stalls:
 
 
 def stalls(AsyncCheckpoint, n: int = 9) -> dict:
-    """{way: (n,) seconds until training continues}. A round saves in all three ways, in alternating
-    order; the first round is not counted."""
+    """{way: (n,) seconds until training continues}. Each round saves in all three ways, and every
+    other round in reverse order; the first round is not counted."""
     # torch warns that it runs in a single process
     warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")
     with tempfile.TemporaryDirectory() as folder:
@@ -99,9 +99,9 @@ def _train(folder, last, dies=False):
 
 
 def kill_and_continue() -> tuple[int, bool]:
-    """Four ranks save after steps 2 and 4, end while they write the checkpoint of step 6, and are
+    """Four ranks save after steps 2 and 4, exit while they write the checkpoint of step 6, and are
     started again. Returns (step of the last complete checkpoint, whether the losses after it are
-    bit for bit those of a run that was not interrupted)."""
+    bit for bit those of an uninterrupted run)."""
     run = lambda *given: launch.run(_train, *given, nproc=4, ledger=False)[0]
     with tempfile.TemporaryDirectory() as folder:
         undisturbed, killed = Path(folder, "undisturbed"), Path(folder, "killed")

@@ -25,7 +25,8 @@ def one_process(text, ranks, rates):
     """The single-process baseline: the first steps on the full batch, at the same learning rates.
     Returns (losses, flat gradients), one of each per step.
 
-    ranks: of the run, because the batch grows with them. rates: one learning rate per step.
+    ranks: how many ranks the run has, because the size of the batch depends on it. rates: one
+    learning rate per step.
     """
     model = GPT(shape_for(text))
     optimizer = optimizer_for(model)
@@ -39,8 +40,8 @@ def one_process(text, ranks, rates):
 
 @torch.no_grad()
 def write_on(model, text, length=240):
-    """The `length` characters with which the model continues the beginning of the validation text,
-    drawn at temperature 0.7."""
+    """The `length` characters with which the model continues the first SEQ_LEN characters of the
+    validation text, sampled at temperature 0.7."""
     tokens = text.validation[:SEQ_LEN]  # (T,)
     generator = torch.Generator("cpu").manual_seed(0)
     for _ in range(length):
@@ -55,8 +56,8 @@ def report(text, ranks, results, out):
     """Print each claim with its numbers, and write two figures and demo.json into the folder `out`.
 
     results: what `train` returned on each rank, with the run's ledger. Returns True if the claims
-    under 2 and 3 hold. Claim 1, that the model has learned, is only reported, because learning
-    takes more than a few steps.
+    printed under 2 and 3 hold. Claim 1, that the model has learned, does not affect the result,
+    because learning takes more than a few steps.
     """
     first = results[0]
     steps, entropy = len(first["losses"]), text.entropy

@@ -1,5 +1,5 @@
-"""The command `python -m lib.demo`: it launches the ranks, shows their progress, and then reports
-the claims."""
+"""The command `python -m lib.demo`. It launches the ranks, shows their progress, and then reports
+whether the claims hold."""
 
 import argparse
 import sys
@@ -17,8 +17,8 @@ from lib.training.model import GPT
 
 
 def show_progress(path, finished):
-    """Show the progress of the run until the event `finished` is set: in a terminal with a bar, and
-    elsewhere with a line for every fifth of the run. path: the file to which rank 0 writes its
+    """Show the progress of the run until the event `finished` is set: as a bar in a terminal, and
+    elsewhere as a line for every fifth of the run. path: the file to which rank 0 writes its
     progress."""
     terminal = sys.stdout.isatty()
     bar = tqdm(
@@ -44,8 +44,8 @@ def show_progress(path, finished):
 
 
 def run(text, ranks, seconds, steps):
-    """Launch the ranks and show their progress. Returns the results of all ranks, with their
-    ledger."""
+    """Launch the ranks and show their progress. Returns the results of all ranks, together with the
+    run's ledger."""
     with tempfile.TemporaryDirectory() as folder:
         progress, finished = Path(folder) / "progress", threading.Event()
         watcher = threading.Thread(target=show_progress, args=(progress, finished))

@@ -1,9 +1,9 @@
 """Lab 4's Muon. Its update needs full matrices, so each matrix is owned by one rank, which updates
-it for all. We measure how evenly the owners are loaded, and train with Muon and with AdamW.
+it for all ranks. We measure how evenly the owners are loaded, and train with Muon and with AdamW.
 
 singular_values what Newton-Schulz iterations do to the singular values of a gradient
-owner_loads     the busiest owner relative to the lower bound, if matrices are assigned by cost or
-                in turn
+owner_loads     the load of the busiest owner relative to a lower bound, if matrices are assigned
+                by cost or round-robin
 compare         losses, bytes sent and optimizer state of AdamW with ZeRO-1, and of Muon
 """
 
@@ -22,9 +22,10 @@ N = 4  # ranks
 
 
 def singular_values(newton_schulz) -> dict:
-    """{"the gradient": singular values, "1 iteration": ..., ...} of the gradient of a weight of the
-    small GPT, (64, 256), before and after iterations of newton_schulz(gradient, iterations) ->
-    (64, 256). "the gradient" is the gradient divided by its norm."""
+    """{"the gradient": singular values, "1 iteration": ..., ...}: the singular values of the
+    gradient of one weight of the small GPT, (64, 256), before Newton-Schulz and after 1, 2, 3 and 5
+    iterations of newton_schulz(gradient, iterations) -> (64, 256). "the gradient" is the gradient
+    divided by its norm."""
     model = GPT(SHAPE)
     model.loss(*batch()).backward()
     gradient = model.blocks[1].mlp.down.weight.grad
@@ -36,10 +37,10 @@ def singular_values(newton_schulz) -> dict:
 
 
 def owner_loads(owners) -> tuple[list, list]:
-    """For the matrices of a GPT with 24 layers, on 2 to 32 ranks, print the cost of the busiest
-    owner relative to a lower bound. In any assignment the busiest owner has at least the mean load,
-    and at least the load of the most expensive matrix. Returns (costs in million multiplications,
-    names) of the small GPT's matrices.
+    """For the matrices of a GPT with 24 layers, on 2 to 32 ranks, print the load of the busiest
+    owner relative to a lower bound, for `owners` and for a round-robin assignment. In any
+    assignment the busiest owner has at least the mean load, and at least the cost of the most
+    expensive matrix. Returns (costs in million multiplications, names) of the small GPT's matrices.
 
     owners(costs, ranks) -> [the rank that owns matrix 0, 1, ...]. Raises AssertionError if the
     busiest owner is above 1.05 of the bound.
@@ -63,9 +64,9 @@ def owner_loads(owners) -> tuple[list, list]:
 
 def compare(owners, Muon, steps: int = 40) -> dict:
     """Train the GPT with AdamW at three learning rates and with Muon at one. Prints the mean of the
-    last ten losses, the bytes of a step and the optimizer state of a rank. Returns {name: losses of
-    the best run}. Raises AssertionError unless the N ranks together send 2 (N-1) psi elements per
-    step, in both cases."""
+    last ten losses, the bytes that all ranks send in a step, and the optimizer state of a rank.
+    Returns {name: losses of the best run}. Raises AssertionError unless the N ranks together send
+    2 (N-1) psi elements per step, to within 0.1 %, in both cases."""
     runs, unit = {}, 2 * (N - 1) * 4 * PSI  # bytes
     for name, owner_of, rates in (
         ("AdamW", None, (3e-4, 1e-3, 3e-3)),
@@ -89,10 +90,11 @@ def compare(owners, Muon, steps: int = 40) -> dict:
 
 
 def _train(owner_of, Muon, lr, steps):
-    """On each rank: (losses, the mean over ranks; elements of optimizer state on this rank).
+    """On each rank: (losses, averaged over the ranks; elements of optimizer state on this rank).
 
-    owner_of: `owners` of `owner_loads`. Muon then trains the blocks' matrices, and AdamW with
-    ZeRO-1 everything else. If it is None, AdamW with ZeRO-1 trains all parameters.
+    owner_of: a function such as `owners` in `owner_loads`, with which Muon trains the blocks'
+    matrices, and AdamW with ZeRO-1 everything else. If it is None, AdamW with ZeRO-1 trains all
+    parameters.
     """
     model, rank, world_size, losses = GPT(SHAPE), dist.get_rank(), dist.get_world_size(), []
     matrices = [p for p in model.blocks.parameters() if p.dim() == 2] if owner_of else []

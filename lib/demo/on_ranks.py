@@ -38,9 +38,9 @@ def buffer_size(model, world_size):
 def train(text, seconds, steps, progress):
     """On each rank: train until `seconds` have passed or `steps` are done (the other one is None).
 
-    progress: a file to which rank 0 appends a line per step: the share of the run that is over, the
-    step, the loss. Returns a dict of what this rank knows; the comments in its last lines describe
-    it.
+    progress: a file to which rank 0 appends a line per step, with the fraction of the run that is
+    over, the step and the loss. Returns a dict of this rank's results; comments at the `return`
+    statement describe them.
     Sends: one ring all-reduce of `buffer_size` elements per step, and nothing else.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -52,9 +52,9 @@ def train(text, seconds, steps, progress):
 
     for step in itertools.count():
         loss = loss_and_gradients(model, text, step, PER_RANK * world_size, rank, world_size)
-        # The share of the run that is over. The ranks' clocks differ, and a rank that stopped one
-        # step early would leave the others waiting for ever. Therefore the clocks are averaged too,
-        # so that all ranks decide by the same number.
+        # The fraction of the run that is over. The ranks' clocks differ, and a rank that stopped
+        # one step early would leave the others waiting forever. Therefore we average the clocks
+        # too, so that all ranks base the decision on the same number.
         clock = (step + 1) / steps if steps else (time.monotonic() - began) / seconds
 
         numbers = torch.cat(
@@ -119,7 +119,7 @@ def update(optimizer, rate):
 
 @torch.no_grad()
 def validation_loss(model, text, rank, world_size):
-    """The mean loss on this rank's share of some validation sequences, the same ones at each
+    """The mean loss on this rank's share of some validation sequences, which are the same at each
     call."""
     tokens, targets = texts.batch(
         text.validation, 0, rank, world_size, 2 * PER_RANK * world_size, SEQ_LEN

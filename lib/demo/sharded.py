@@ -3,12 +3,12 @@ implements the stage is an argument, so that a student's class can be measured a
 
     train               losses, and the elements of optimizer state on a rank
     gradient_bytes      live bytes of gradients, as backward goes from block to block
-    unit_events         when each unit is unsharded
-    difference_from_one the parameters after three steps, next to those of a single process
+    unit_events         when each unit is unsharded and resharded
+    difference_from_one the parameters after three steps, compared with those of a single process
     peak_of_a_step      the most bytes that are alive after any operation
     volume_of_a_step    a step of k micro-batches, whose messages the ledger logs
     state_parts         live bytes of weights, gradients and optimizer state
-    over_a_step         live bytes of model state inside every block
+    over_a_step         live bytes inside every block, and at the end of each part of a step
     paced_forward       a forward pass whose layers wait instead of computing, over a slow link
     in_16_bits          16-bit shards, with masters on the device or on the host
     offload_seconds     an optimizer step whose state is in the host's memory, behind a slow bus
@@ -17,7 +17,7 @@ implements the stage is an argument, so that a student's class can be measured a
 These functions run on each rank, except for kept_and_operations, which runs in a single process.
 Unless a docstring says otherwise, make(model) returns the wrapped model, a Zero1, Zero2 or FSDP;
 None stands for the plain model. A Sharded is a class such as zero.FSDP. psi is the number of
-parameters, N that of ranks.
+parameters, and N the number of ranks.
 """
 
 import time
@@ -49,7 +49,7 @@ def batch(step=0, rank=0, world_size=1, batch_size=8):
 
 
 def tiny(step, rank, world_size):
-    """One sequence of four characters per rank, so that there are next to no activations."""
+    """One sequence of four characters per rank, so that activations take almost no memory."""
     return texts.batch(text.train, step, rank, world_size, world_size, 4)
 
 
@@ -77,9 +77,9 @@ def state_bytes():
 
 
 def train(make, steps):
-    """(losses, the mean over ranks; elements of optimizer state on this rank). make(parameters,
-    adamw) returns a Zero1. None: plain data parallelism, where a ring all-reduces one bucket of all
-    gradients."""
+    """(losses, averaged over the ranks; elements of optimizer state on this rank). make(parameters,
+    adamw) returns a Zero1. If make is None, this is plain data parallelism, which puts all
+    gradients into one bucket and sums it with a ring all-reduce."""
     model, rank, N, losses = GPT(SHAPE), dist.get_rank(), dist.get_world_size(), []
     sharded = make(model.parameters(), adamw) if make else None
     optimizer = sharded.optimizer if make else adamw(model.parameters())
@@ -101,7 +101,8 @@ def train(make, steps):
 
 def gradient_bytes(make):
     """[live bytes of gradients after each block's backward pass], the last block first. The
-    ledger's section "backward" contains the messages of the backward pass. make: Zero1 or Zero2."""
+    ledger's section "backward" contains the messages of the backward pass. make: a class such as
+    Zero1 or Zero2."""
     start_counting()
     model, seen = GPT(SHAPE), []
     sharded = make(model.parameters(), adamw, capacity=CAPACITY)
@@ -117,9 +118,9 @@ def gradient_bytes(make):
 
 
 def unit_events(Sharded, Unit):
-    """[(sequence number, "unshard" or "reshard", index of the unit)] of one step, in order. The
-    root's index is None. An unshard is noted when the unit allocates its memory, and again when it
-    sets is_unsharded. Unit: the class of the units of Sharded."""
+    """[(sequence number, "unshard" or "reshard", index of the unit)] of one step's forward and
+    backward, in order. The root's index is None. An unshard is noted when the unit allocates its
+    memory, and again when it sets is_unsharded to True. Unit: the class of the units of Sharded."""
     index_of, events = {}, []
 
     class NotingUnit(Unit):
@@ -166,9 +167,8 @@ def difference_from_one(Sharded):
 
 
 def peak_of_a_step(Sharded):
-    """(the most bytes that are alive after any operation of the second step's forward and backward,
-    the name of that operation). The bytes include activations, but only those of four
-    characters."""
+    """(the most bytes that are alive after any operation of the second step, before the update; the
+    name of that operation). The bytes include activations, but only those of four characters."""
     model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
     fsdp = Sharded(model, model.blocks)
     optimizer = adamw(fsdp.groups)
@@ -184,8 +184,8 @@ def peak_of_a_step(Sharded):
 
 def volume_of_a_step(make, k):
     """Run a step of k micro-batches, whose messages the ledger logs in its section "k = ...".
-    Returns (psi, the root unit's part of it), with padding. Zero1 averages the gradients once per
-    step, the others after every micro-batch, because they keep no full gradients."""
+    Returns (psi with padding, the root unit's part of it or 0). Zero1 averages the gradients once
+    per step, and the others after every micro-batch, because they keep no full gradients."""
     model, rank, N = GPT(SHAPE), dist.get_rank(), dist.get_world_size()
     sharded = make(model)
     optimizer = optimizer_of(model, sharded)
@@ -223,7 +223,7 @@ def state_parts(make, gradients_stay):
 
 
 def nothing_in_flight(sharded):
-    """Wait until the communication thread has done its work, so that every run counts the same
+    """Wait until no communication of `sharded` is in flight, so that every run counts the same
     bytes."""
     pairs = [*getattr(sharded, "in_flight", ()), *getattr(sharded, "reduce_scatters", ())]
     gathers = [work for of in getattr(sharded, "gathers", {}).values() for work in of]
@@ -232,8 +232,9 @@ def nothing_in_flight(sharded):
 
 
 def over_a_step(make):
-    """[(where, live bytes)] of the second step on this rank: inside every block (in forward after
-    its MLP, in backward after its first norm), and after backward, averaging and the update."""
+    """[(where, live bytes)] of the second step on this rank: inside every block (after its MLP in
+    forward, and after its first norm in backward), after backward, after averaging, and after the
+    update."""
     start_counting()
     model, rank, N, seen = GPT(SHAPE), dist.get_rank(), dist.get_world_size(), []
     sharded = make(model) if make else None
@@ -295,9 +296,9 @@ def paced_forwards(ways, n):
 
 
 def in_16_bits(make):
-    """(loss, bytes of shards and gradients, bytes of masters and optimizer state) with 16-bit FSDP;
-    the bytes are per parameter of this rank's share. make: zero.MasterShards or
-    zero.OffloadedOptimizer."""
+    """(loss, bytes of shards and gradients, bytes of masters and optimizer state) of the second
+    step with 16-bit FSDP. The bytes are divided by psi/N, the parameters in a rank's share. make:
+    zero.MasterShards or zero.OffloadedOptimizer."""
     model, rank, N = GPT(SHAPE).bfloat16(), dist.get_rank(), dist.get_world_size()
     fsdp = zero.FSDP(model, model.blocks)
     optimizer = make(fsdp.groups, adamw)
@@ -324,7 +325,7 @@ def with_dropout(checkpointed=None):
 
 
 def with_each(ways):
-    """{name: the GPT with dropout, whose blocks are called in that way}, all with the same weights.
+    """{name: the GPT with dropout, whose blocks are called in that way}, all with equal weights.
     ways: {name: checkpointed, see `with_dropout`}."""
     models = {name: with_dropout(way) for name, way in ways.items()}
     first = next(iter(models.values())).parameters()
@@ -353,8 +354,8 @@ class _Checkpointed(nn.Module):
 
 
 def kept_and_operations(model):
-    """Run forward and backward, and return (bytes kept between the two, operations of the matmuls
-    of both). Afterwards the parameters have their gradients."""
+    """Run forward and backward, and return (bytes kept between the two, floating-point operations
+    of the matmuls in both). Afterwards the parameters have their gradients."""
     model.zero_grad()
     torch.manual_seed(1)
     with PeakBytes() as memory, FlopCounterMode(display=False) as operations:

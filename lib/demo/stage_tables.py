@@ -1,7 +1,7 @@
-"""What Lab 4 prints about the stages of ZeRO. Most functions launch ranks, measure there with a
-function of sharded.py, and compare the result with the formula.
+"""What Lab 4 prints about the stages of ZeRO. Most functions launch ranks and measure there with a
+function of sharded.py, and some compare the result with a formula.
 
-    compare_training        losses, optimizer state and elements sent, next to data parallelism
+    compare_training        losses, optimizer state and elements sent, compared for two ways
     compare_gradients       live bytes of gradients during backward
     compare_peaks           the peak memory of a step
     count_volumes           elements that a rank sends with 1, 2 and 4 micro-batches
@@ -29,7 +29,8 @@ N = 4  # ranks
 def compare_training(ways: dict, steps: int = 6) -> float:
     """Train the GPT in two ways, and print losses, optimizer state and elements sent. ways: {name:
     make, see `sharded.train`}. Returns the largest difference between the losses of the two. Raises
-    AssertionError unless the ranks send 2 (N-1)/N psi elements each per step, in both ways."""
+    AssertionError unless a rank sends 2 (N-1)/N psi elements per step on average, to within 0.5 %,
+    in both ways."""
     losses = []
     for name, make in ways.items():
         results = launch.run(sharded.train, make, steps, nproc=N)
@@ -45,10 +46,10 @@ def compare_training(ways: dict, steps: int = 6) -> float:
 
 
 def compare_gradients(ways: dict) -> dict:
-    """Print the live gradients after the backward pass of each block, and how many messages all
-    ranks together send during backward. ways: {name: Zero1 or Zero2}. Returns {name: the most live
-    gradients, in units of psi elements}. Raises AssertionError unless ZeRO-2, and only ZeRO-2,
-    sends during backward."""
+    """Print rank 0's live gradients after the backward pass of each block, and how many messages
+    all ranks together send during backward. ways: {name: Zero1 or Zero2}. Returns {name: the most
+    live gradients, in units of psi elements}. Raises AssertionError unless the way named "ZeRO-2",
+    and no other, sends during backward."""
     found = {}
     for name, make in ways.items():
         results = launch.run(sharded.gradient_bytes, make, nproc=N)
@@ -69,7 +70,7 @@ def compare_peaks(orders: dict) -> dict:
     model, L, found = GPT(SHAPE), SHAPE.n_layers, {}
     u = sum(p.numel() for p in model.blocks[0].parameters())
     # At the peak, the full gradients of the head and of the last norm are alive, because the root
-    # unit's gradients are averaged together, after that of the embedding has been computed.
+    # unit's gradients are averaged together, and only after the embedding's gradient is computed.
     r_g = sum(p.numel() for p in (model.head.weight, *model.norm.parameters()))
     for name, (FSDP, m) in orders.items():
         peak, where = launch.run(sharded.peak_of_a_step, FSDP, nproc=N, ledger=False)[0]
@@ -84,9 +85,9 @@ def compare_peaks(orders: dict) -> dict:
 
 
 def count_volumes(make: dict) -> tuple[dict, dict]:
-    """What a rank sends in a step of k micro-batches: ({stage: {k: sent}}, the same by the
-    formula), in units of (N-1)/N psi elements. make: {number of the stage: model -> Zero1, Zero2 or
-    FSDP}. Raises AssertionError where the two differ."""
+    """What rank 0 sends in a step of k = 1, 2 and 4 micro-batches: ({stage: {k: sent}}, the same by
+    the formula), in units of (N-1)/N psi elements. make: {number of the stage: model -> Zero1,
+    Zero2 or FSDP}. Raises AssertionError if the two differ."""
     counted, formula = {}, {}
     for stage, wrap in make.items():
         results = launch.run(_volumes, wrap, nproc=N)
@@ -105,9 +106,9 @@ def _volumes(wrap):
 
 
 def count_state(make: dict) -> tuple[dict, dict]:
-    """The model state of a rank in fp32: ({stage: {part: bytes}}, the same by the formula). Prints
+    """The model state of rank 0 in fp32: ({stage: {part: bytes}}, the same by the formula). Prints
     a line for each stage. make: {number of the stage: model -> Zero1, Zero2 or FSDP; None for stage
-    0}. Raises AssertionError where their totals differ by 0.1 % or more."""
+    0}. Raises AssertionError if the totals of a stage differ by 0.1 % or more."""
     measured, formula = {}, {}
     for stage, wrap in make.items():
         parts = launch.run(sharded.state_parts, wrap, stage < 2, nproc=N, ledger=False)[0]
@@ -125,9 +126,9 @@ def count_state(make: dict) -> tuple[dict, dict]:
 
 
 def forward_ms(ways: dict, drawn: dict, n: int = 6) -> dict:
-    """{name: (n,) milliseconds} of forward passes on two ranks. Each of the n rounds runs all ways.
-    ways: {name: the arguments of `sharded.paced_forward`}. drawn: an empty dict that receives
-    {name: the bars of the last round on rank 0}."""
+    """{name: [milliseconds of each of n forward passes]} on rank 0 of two ranks. Each of the n
+    rounds runs all ways. ways: {name: the arguments of `sharded.paced_forward`}. drawn: an empty
+    dict that receives {name: the time spans of the last round on rank 0}."""
     rounds = launch.run(sharded.paced_forwards, ways, n, nproc=2, backend="gloo", ledger=False)[0]
     drawn.update({name: spans for name, (_, spans) in rounds[-1].items()})
     return {name: [1e3 * each[name][0] for each in rounds] for name in ways}
@@ -135,7 +136,7 @@ def forward_ms(ways: dict, drawn: dict, n: int = 6) -> dict:
 
 def token_thresholds(*names: str) -> None:
     """Print how many tokens per GPU it takes to hide FSDP's all-gathers, which is C/W, operations
-    per second over bytes per second. names: the GPUs; the result of each is printed for links
+    per second over bytes per second. names: the GPUs. For each, the number is printed for links
     inside a node and across nodes. Then print the published runs of MPT-13B with FSDP on H100."""
     for name in names:
         g = gpus()[name]
@@ -154,9 +155,10 @@ def token_thresholds(*names: str) -> None:
 
 
 def compare_checkpointing(ways: dict) -> dict:
-    """Print the bytes that a step keeps between forward and backward, and its operations. ways: see
-    `sharded.with_each`; the first is the one without recomputation. Returns {name: operations
-    relative to the first}. Raises AssertionError unless all gradients are equal, bit for bit."""
+    """Print the bytes that a step keeps between forward and backward, and its operations relative
+    to the first way. ways: see `sharded.with_each`; the first is the one without recomputation.
+    Returns {name: operations relative to the first}. Raises AssertionError unless all gradients are
+    equal, bit for bit."""
     models = sharded.with_each(ways)
     costs = {name: sharded.kept_and_operations(model) for name, model in models.items()}
     assert sharded.same_gradients(models)
@@ -169,8 +171,8 @@ def compare_checkpointing(ways: dict) -> dict:
 
 
 def compare_offload(optimizers: list) -> None:
-    """Print the loss and the bytes per parameter of 16-bit FSDP with each of these optimizers,
-    MasterShards or OffloadedOptimizer."""
+    """Print the loss and the bytes per parameter of 16-bit FSDP on rank 0, with each of the given
+    optimizers (MasterShards, OffloadedOptimizer)."""
     for make in optimizers:
         loss, device, host = launch.run(sharded.in_16_bits, make, nproc=N, ledger=False)[0]
         print(

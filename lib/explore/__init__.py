@@ -1,12 +1,12 @@
-"""Figures with sliders, with which a student explores a formula. Where there is no kernel, as in a
-stored notebook, only the figure is shown.
+"""Figures with sliders, with which you explore a formula. Without a kernel, as in a stored
+notebook, only the figure is shown.
 
     explore(draw, ranks=[2, 4, 8], size=[1e3, 1e6, 1e9])      # a slider for each name
 
     draw(ranks=2, size=1e6) -> a Drawing of lib.plots         # first shown with its defaults
 
-The figure is an ordinary output of the cell, so it is stored in the notebook. A slider redraws that
-output in place. With LAB_STATIC=1 in the environment, as when notebooks are executed to be stored,
+The figure is an ordinary output of the cell, so it is stored in the notebook, and a slider redraws
+it in place. With LAB_STATIC=1 in the environment, as when notebooks are executed to be stored,
 there are no sliders, so that the same code always gives the same bytes.
 
     show.py    explore, settings, sliders

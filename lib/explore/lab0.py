@@ -21,8 +21,8 @@ CURVE = np.geomspace(1e3, 1e10, 57)  # bytes: the sizes at which curves are comp
 
 
 def all_reduce_cost():
-    """How long each all-reduce takes, against the size of the tensor, for a number of ranks and a
-    link of your choice; and which one is the fastest at one size."""
+    """How long each all-reduce takes, against the size of the tensor, and which one is the fastest
+    at one size, for a number of ranks and a link of your choice."""
     explore(
         draw_all_reduce_cost,
         ranks=[2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512, 1024],
@@ -33,8 +33,8 @@ def all_reduce_cost():
 
 
 def draw_all_reduce_cost(ranks=8, size=1e6, latency=1e-5, bandwidth=1e10):
-    """The figure of `all_reduce_cost`. size: the bytes of the tensor for which the all-reduces are
-    compared. latency: seconds per message. bandwidth: bytes per second."""
+    """The figure of `all_reduce_cost`. size: bytes of the tensor for which the all-reduces are
+    compared. latency: seconds per message. bandwidth: of each rank's link, in bytes per second."""
     names = ("star", "tree", "ring", "recursive_doubling", "halving_doubling")
     curves = {
         name: (CURVE, [COST[name].time(n, ranks, latency, 1 / bandwidth) for n in CURVE])
@@ -45,7 +45,7 @@ def draw_all_reduce_cost(ranks=8, size=1e6, latency=1e-5, bandwidth=1e10):
 
 
 def model_memory():
-    """The memory that it takes to train a model of your choice with Adam, in each precision, next
+    """The memory for the model state of a model of your choice with Adam, in each precision, next
     to the memory of GPUs."""
     millions = (125, 350, 760, 1300, 2700, 7000, 13_000, 34_000, 70_000, 175_000)
     explore(

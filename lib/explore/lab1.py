@@ -1,8 +1,8 @@
 """The explorers of Lab 1: one step of data parallelism, and how it scales to more ranks.
 
-A device here achieves 400 TFLOP/s, as an H100 did while Llama 3 was trained (Dubey et al. 2024,
-table 4: 380 to 430). Gradients are communicated in 2 bytes each, and a message has a latency of 10
-microseconds.
+A device here achieves 400 TFLOP/s, as an H100 did while Llama 3 was trained (Grattafiori et al.
+2024, table 4: 380 to 430). Gradients are communicated in 2 bytes each, and a message has a latency
+of 10 microseconds.
 """
 
 from lib import plots
@@ -101,8 +101,9 @@ def draw_scaling(
     bandwidth=2.5e10,
     buckets=4,
 ):
-    """The figure of `scaling_explorer`. batch_if_divided: tokens of the global batch, which is the
-    same for all numbers of ranks (strong scaling). tokens_per_rank: for weak scaling."""
+    """The figure of `scaling_explorer`. batch_if_divided: tokens of the global batch that is
+    divided among the ranks (strong scaling). tokens_per_rank: tokens on each rank (weak
+    scaling)."""
     costs = (
         GRADIENT_BYTES * parameters,
         seconds_per_token(parameters, FLOPS),

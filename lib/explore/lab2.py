@@ -3,7 +3,7 @@
 Times are those of one rank's layers on one micro-batch, in any unit. The backward pass has two
 parts, the gradient of the input (I) and that of the weights (W). ZB-H1 and ZB-V run them
 separately, DualPipeV does so for some micro-batches, and the other schedules run them together, as
-B = I + W. With v stages on a rank, each stage takes a v-th of the rank's time; ZB-V and DualPipeV
+B = I + W. With v stages on a rank, each stage takes one v-th of the rank's time; ZB-V and DualPipeV
 have two stages on each rank.
 """
 
@@ -78,13 +78,15 @@ def draw_pipeline(
 
 
 def bubble_formula(schedule, p, m, v, F, I, W):
-    """Bubble of `schedule` if messages take no time: idle / (idle + work) of a rank; None where no
-    formula is known. F, I and W are the times of a rank, and work is m (F+I+W).
+    """The bubble of `schedule` if messages take no time, which is idle / (idle + work) of a rank;
+    None if no formula is known. F, I and W are the times of a rank, and work is m (F+I+W).
 
-    idle:  relay (p-1) m (F+I+W), GPipe and 1F1B (p-1)(F+I+W), interleaved a v-th of that; m >= p,
-           ZB-H1 (p-1)(F+I-W), or (p-1) max(F, I) if W is not the shortest; m >= p,
-           ZB-V half of (p-1) max(I, 2(I-W)), if I >= F >= W; m >= 2p-1,
-           DualPipeV half of (p-1) max(F+I-W, 2(F-W)), if F >= I >= W; m >= 2p.
+    idle:  relay        (p-1) m (F+I+W)
+           GPipe, 1F1B  (p-1) (F+I+W)
+           interleaved  (p-1) (F+I+W) / v, if m >= p
+           ZB-H1        (p-1) (F+I-W), or (p-1) max(F, I) if W is not the shortest; if m >= p
+           ZB-V         (p-1) max(I, 2(I-W)) / 2, if I >= F >= W and m >= 2p-1
+           DualPipeV    (p-1) max(F+I-W, 2(F-W)) / 2, if F >= I >= W; the schedule needs m >= 2p
     """
     work = m * (F + I + W)
     fewest = {"ZB-H1": p, "interleaved": p, "ZB-V": 2 * p - 1}.get(schedule, 1)

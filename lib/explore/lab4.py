@@ -1,6 +1,6 @@
-"""The explorers of Lab 4: what each stage of ZeRO keeps on a rank, and what a rank sends.
+"""The explorers of Lab 4: what a rank stores and sends at each stage of ZeRO.
 
-The model has psi parameters, on N ranks. Weights and gradients are communicated in 2 bytes each.
+Each element of the weights and gradients is communicated in 2 bytes.
 """
 
 from lib import plots
@@ -10,7 +10,7 @@ from lib.explore.lab0 import BANDWIDTHS
 from lib.explore.show import explore
 from lib.plots.labels import size_in_words
 
-SENT_BYTES = 2  # of each element on the wire
+SENT_BYTES = 2  # per element on the wire
 BILLIONS = (0.125, 0.35, 1.3, 2.7, 7.5, 13, 34, 70, 175, 405, 1000)
 PARAMETERS = {f"{b:g} billion": int(b * 1e9) for b in BILLIONS}
 RANKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -43,8 +43,8 @@ def zero_volume():
 def draw_zero_volume(parameters=7_500_000_000, ranks=64, microbatches=4, bandwidth=2.5e10):
     """The figure of `zero_volume`: a step of one micro-batch next to one of `microbatches`.
 
-    bandwidth: of a rank's link, in bytes per second. Two things are left out: latency, and a root
-    unit, whose weights stay gathered from forward to backward.
+    bandwidth: of a rank's link, in bytes per second. We leave out latency, and a root unit, whose
+    weights would stay gathered from forward to backward.
     """
     unit = (ranks - 1) / ranks * parameters  # elements
     ks = sorted({1, microbatches})

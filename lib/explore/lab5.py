@@ -1,9 +1,10 @@
-"""The explorer of Lab 5: how many tokens a capacity factor drops, and how many slots stay empty.
+"""The explorer of Lab 5: how many tokens are dropped with a capacity factor, and how many slots
+stay empty.
 
 Each of n tokens chooses one of E experts. Expert e = 0 ... E-1 is chosen with a probability p_e
-that falls with e, and more steeply for a larger skew s:
+that falls with e if the skew s is above 0, and more steeply for a larger s:
 
-    p_e = (e+1)^-s / sum of these          s = 0: all experts alike
+    p_e = (e+1)^-s / sum of these          s = 0: all experts equally often
                                            s = 1: the first is chosen E times as often as the last
     C = ceil(factor n / E)                 slots of each expert
     dropped = sum over e of E[max(0, N_e - C)] / n
@@ -24,8 +25,9 @@ CURVE = [round(0.5 + 0.05 * i, 2) for i in range(71)]  # factors at which curves
 
 
 def capacity():
-    """The shares of tokens that are dropped and of slots that stay empty, for a capacity factor,
-    experts, a skew and tokens of your choice."""
+    """The share of tokens that are dropped and the share of slots that stay empty, for a capacity
+    factor and numbers of experts and tokens of your choice, and for experts that are chosen equally
+    often or not."""
     explore(
         draw_capacity,
         capacity_factor=FACTORS,
@@ -57,7 +59,7 @@ def dropped_and_empty(factors, experts, skew, tokens):
     """For each capacity factor, the expected share of tokens that are dropped, and that of slots
     that stay empty: two lists."""
     # dropped = sum over e of E[max(0, N_e - C)] / n
-    # (n+1,)  for C = 0 ... n
+    # (n+1,): the dropped share for C = 0 ... n
     dropped_with = sum(expected_excess(tokens, p) for p in popularity(experts, skew)) / tokens
     slots = [min(tokens, math.ceil(Fraction(str(factor)) * tokens / experts)) for factor in factors]
     dropped = [float(dropped_with[C]) for C in slots]

@@ -3,8 +3,9 @@ next to the best plan.
 
 The student's plan has dp = gpus / (tp pp), one stage per rank, and sequence parallelism where tp is
 above 1. Its costs are computed by lib.cost, with the software stack that `python -m lib.cost plan`
-assumes. The best plan is the one that lib.cost.search finds; it may also interleave stages. The
-search takes longest, so it is done only once for each model, GPU, number of GPUs and batch.
+assumes. The best plan is the fastest one that lib.cost.search finds, and it may also interleave
+stages. The search takes the most time, so its result is kept for each model, GPU, number of GPUs
+and batch.
 """
 
 import functools
@@ -54,7 +55,7 @@ def draw_plans(
     recompute="none",
 ):
     """The figure of `plans`. batch: sequences of 2,048 tokens in a step. If there is no such plan,
-    the reason takes the place of the figure."""
+    the figure shows the reason instead."""
     shape, device, stack = known()[model], gpu(gpu_kind), stacks()[DEFAULT_STACK]
     job = f"{model} on {gpus:,} {gpu_kind}, {batch:,} sequences of {shape.seq:,} tokens."
     if gpus % (tp * pp):
@@ -107,7 +108,7 @@ def _empty(shape, plan):
 def _title(needs, takes, room, costs):
     if needs > room:
         return f"Does not fit: {needs / GIB:.0f} GiB on the fullest GPU, {room / GIB:.0f} to use"
-    # it may fit although the search found none, because it need not be in the search's space
+    # your plan may fit although the search found none, because the search does not try all plans
     best = sum(costs["the best"][1].values()) if "the best" in costs else takes
     if takes <= best:
         return f"Fits, and takes {takes:.3g} s a step: no plan of the search is faster"

@@ -1,4 +1,4 @@
-"""Shows a figure, and if there is a kernel, sliders below it that redraw the figure."""
+"""Shows a figure and, if there is a kernel, sliders below it that redraw the figure."""
 
 import inspect
 import os
@@ -11,14 +11,14 @@ _asked = ContextVar("asked", default=None)  # a list while `settings` calls an e
 
 
 def explore(draw, **choices):
-    """Show draw() with its own defaults, and below it a slider for each of `choices`. When one
-    moves, the figure is redrawn in place.
+    """Show draw() with its own defaults, and below it a slider, or a menu for texts, for each of
+    `choices`. When one of them changes, the figure is redrawn in place. Without a kernel, and with
+    LAB_STATIC=1, only the figure is shown.
 
-    draw: returns a Drawing. Every parameter that gets a slider has a default.
-    choices: for each such parameter the values of its slider, or {"how it reads": value, ...}. The
-    default is one of them.
-    Raises ValueError for a parameter that `draw` does not have, and for values that do not contain
-    the default.
+    draw: returns a Drawing. Every parameter that gets a slider has a default. choices: for each
+    such parameter the values of its slider, or {label: value, ...}. The default is one of the
+    values. Raises ValueError for a parameter that `draw` does not have, and for values that do not
+    contain the default.
     """
     defaults = {name: p.default for name, p in inspect.signature(draw).parameters.items()}
     for name, values in choices.items():
@@ -50,8 +50,8 @@ def settings(explorer):
 
 
 def sliders(draw, update, **choices):
-    """A box of ipywidgets sliders, or menus for choices that are texts. When one changes, `update`
-    is called with the new Drawing."""
+    """A box with an ipywidgets slider for each choice, or a menu if its values are texts. When one
+    of them changes, `update` is called with the new Drawing."""
     import ipywidgets  # here, because widgets are only needed if a kernel serves them
 
     start = inspect.signature(draw).parameters
@@ -67,7 +67,7 @@ def sliders(draw, update, **choices):
             controls[name] = ipywidgets.Dropdown(options=values, **look)
         else:
             options = list(values.items()) if isinstance(values, dict) else values
-            # without continuous_update a slider draws where it stops, and not at every pixel
+            # without continuous_update, the figure is redrawn only when the slider is released
             controls[name] = ipywidgets.SelectionSlider(
                 options=options, continuous_update=False, **look
             )

@@ -2,9 +2,9 @@
 
 file          what it is
 ------------  ---------------------------------------------------------------------------
-sets.py       how each parameter is sharded; over which ranks its gradient and its norm add up
+sets.py       how each parameter is sharded; over which ranks gradients and squares are summed
 train.py      a GPT on a mesh, one step after another
-by_hand.py    a whole step by hand, a message for each parameter
+by_hand.py    a whole step by hand, with separate messages for each gradient
 update.py     the update over data ranks: all-reduce and a replicated update, or ZeRO-1
 context.py    the sequence over cp, inside heads over tp
 experts.py    mixtures over ep, with attention over tp and stages over pp

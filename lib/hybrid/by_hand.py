@@ -1,6 +1,6 @@
 """A hybrid training step written out by hand, in its simplest form: the sums that complete the
-gradients, the sums that give their norm, and the step that uses both. Each parameter has its own
-messages.
+gradients, the sums that give their norm, and the step that uses both. Each gradient is sent in
+messages of its own.
 
     pp = dp = tp = 2, with sequence parallelism: gradients after backward, and what remains to do
 
@@ -10,7 +10,7 @@ messages.
     tied        its rows, one of the two uses of the matrix        both ends        the mean over dp
 
     |g|^2 = sum over pp of ( replicated^2
-                             + sum over tp of (sharded^2 + tied^2, on the first stage alone) )
+                             + sum over tp of (sharded^2, and on the first stage also tied^2) )
 
     one step  forward and backward of the micro-batches (pp, tp)
               | gradients: tied (ends), replicated (tp), all (dp) | norm (tp, pp), clip | update
@@ -51,8 +51,8 @@ def average_over_mesh(
     """Turn each `.grad`, in place, into the gradient of the mean loss over the whole batch. Every
     parameter has a `.grad`.
 
-    sets: this rank's parameters, `Sets`, in the same order on all ranks that share them; without
-    experts. mesh: of pp, dp and tp. ends: the group of the first and the last stage of this
+    sets: this rank's parameters, a `Sets` without experts, in the same order on all ranks that
+    share them. mesh: of pp, dp and tp. ends: the group of the first and the last stage of this
     pipeline, which have the tied parameters; None on the stages in between. Sends: an all-reduce
     over `ends` for each tied gradient, one over tp for each replicated one, and one over dp for
     every gradient.
@@ -71,12 +71,12 @@ def average_over_mesh(
 def norm_over_mesh(
     sets: Sets, mesh: Mesh, all_reduce: Collective = collectives.all_reduce
 ) -> Tensor:
-    """|g| of the full model, () in float64, the same on every rank. Sends: one number over tp, one
-    over pp.
+    """|g| of the full model, () in float64, the same on every rank. Sends: an all-reduce of one
+    number over tp, and one over pp.
 
     sets, mesh: as in `average_over_mesh`, which has to run first.
     """
-    tied = sets.tied if mesh.here["pp"] == 0 else []  # it is one parameter, and two ranks have it
+    tied = sets.tied if mesh.here["pp"] == 0 else []  # one parameter, which two stages have
     total = squares([*sets.sharded, *tied])  # (1,)  partial over tp, and over pp
     all_reduce(total, mesh.group("tp"))
     total += squares(sets.replicated)  # the same on all tp ranks, so counted once
@@ -98,7 +98,7 @@ class HybridByHand:
     """This rank's part of a GPT on a mesh of pp, dp and tp, with sequence parallelism, put together
     from the other labs. It is used like `Hybrid`.
 
-    It has one stage on each rank of a pipeline, the schedule 1F1B, and plain data parallelism.
+    Each rank of a pipeline has one stage, the schedule is 1F1B, and data parallelism is plain.
     average(sets, mesh, ends) and norm_of(sets, mesh) are the two functions above, or yours. part:
     this rank's parameters, under the full model's names; sets: the same as `Sets`.
     """
@@ -139,7 +139,7 @@ class HybridByHand:
 
         tokens, targets: (rows, T) int64, this data rank's `local_batch`. Returns that loss, () in
         float64, on every rank. Sends: activations and their gradients over pp, f and g over tp,
-        what `average` sends, the loss.
+        what `average` sends, and two all-reduces of one number, the loss.
         """
         wanted, tp = targets.split(self.b), self.mesh.group("tp")
         share = lambda y, target: (

@@ -8,10 +8,10 @@
 
     dtensor_norm(parameters)                                 |g| of torch's DTensors
 
-`tied_not_summed` and `replicated_counted_tp_times` show two mistakes with which training runs
-without an error.
+`tied_not_summed` and `replicated_counted_tp_times` contain mistakes with which training still runs
+without raising an error.
 
-Use small sizes and float64, so that values that should be equal are equal up to rounding.
+Use small sizes and float64, so that values that should be equal differ by rounding only.
 """
 
 import logging
@@ -114,6 +114,6 @@ def tied_not_summed(sets: Sets, mesh: Mesh, ends: Group) -> None:
 
 
 def replicated_counted_tp_times(sets: Sets, mesh: Mesh) -> torch.Tensor:
-    """`norm_over_mesh` with a mistake: the squares of replicated parameters are added up over tp,
-    although all tp ranks have the same gradients of these, so they count tp times."""
+    """`norm_over_mesh` with a mistake: the squares of replicated parameters count tp times, as if
+    they were added up over tp, although all tp ranks have the same gradients of these."""
     return norm_over_mesh(sets._replace(replicated=sets.replicated * mesh.size("tp")), mesh)

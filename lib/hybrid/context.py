@@ -24,8 +24,8 @@ def split_over_context(part, layout, group):
     tokens only. Its parameters keep their names.
 
     layout: [positions of rank 0, of rank 1, ...], equally many on each, so that the mean over the
-    ranks is the mean of the batch. Sends nothing now. Raises ValueError for unequal shares, and for
-    a model with dropout, which ring attention does not support.
+    ranks is the mean of the batch. This call sends nothing. Raises ValueError for unequal shares,
+    and for a model with dropout, which ring attention does not support.
     """
     if len({len(positions) for positions in layout}) > 1:
         shares, cp = [len(positions) for positions in layout], len(layout)
@@ -50,9 +50,8 @@ def columns_of(attention):
 
 
 class OwnPositions(nn.Module):
-    """The embedding of positions for this rank's tokens: i is the index of a token on this rank,
-    and the vector is that of its position in the sequence. The table is replicated on every
-    rank."""
+    """The embedding of positions for this rank's tokens: maps the index of a token on this rank to
+    the vector of the token's position in the sequence. The table is replicated on every rank."""
 
     def __init__(self, table, positions):
         super().__init__()

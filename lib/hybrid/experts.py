@@ -16,9 +16,9 @@ With a pipeline the auxiliary losses of the mixtures need care:
                                                                 micro-batch j
 
 The loss is computed on the last stage, which does not have the a_j of mixtures on earlier stages.
-Therefore each mixture starts the backward pass of its own a_j: `carry` returns its input unchanged,
-and in backward gives a_j the gradient dL/da_j = b_j/B, whatever gradient arrives from the later
-layers. (Megatron-LM: MoEAuxLossAutoScaler.)
+Therefore each mixture starts the backward pass of its own a_j. `carry` returns the mixture's output
+unchanged, and in backward gives a_j the gradient dL/da_j = b_j/B, whatever gradient arrives from
+the later layers. (Megatron-LM: MoEAuxLossAutoScaler.)
 
 The tp ranks compute the same experts on the same rows, which is wasteful but simple. Megatron-LM
 shards the experts over tp as well, or lets tp ranks route different tokens.
@@ -40,7 +40,7 @@ def expert_gpt(model: GPT, group: Group, ep: Group, rows: int) -> nn.Module:
     """This rank's part of `model`, a `lib.moe.gpt.MoEGPT` that is the same on all ranks. As the
     `split` of a Hybrid, pass partial(expert_gpt, ep=..., rows=...).
 
-    group: over tp. ep: the group over ep. rows: B, the rows of this rank's share of the batch.
+    group: the group over tp. ep: the group over ep. rows: B, the number of this rank's rows.
     The loss that a Hybrid returns is the cross-entropy only, but the gradients are those of all of
     L. Sends nothing. Raises ValueError if ep does not divide E, or tp does not divide a size.
     """
@@ -72,7 +72,7 @@ class ExpertBlock(MoEBlock):
 
 
 def carry(y, loss):
-    """Returns y, of any shape, unchanged. In backward `loss`, (), gets the gradient 1, as if it had
+    """Return y, of any shape, unchanged. In backward `loss`, (), gets the gradient 1, as if it had
     been added to the final loss."""
     return _Carry.apply(y, loss)
 

@@ -1,17 +1,17 @@
 """Hybrid training measured on this machine: the parts of a step, each by itself, and full steps, to
 see whether a cost model that adds up the parts predicts the full step.
 
-    parts     embedding | a stage's layers | head, loss    and back, for every micro-batch of a step
+    parts     embedding | a stage's layers | head, loss    both ways, for each micro-batch of a step
               copies into buckets, the optimizer           per parameter
               all-reduces of 1 number, and of LARGE        alpha and beta
     full      Hybrid.backward, Hybrid.step
 
-`lib.cost.measured` predicts the full step from the parts, from m micro-batches, L layers, stages
-that wait for each other, and bytes. The parts are measured under the conditions of a full step. All
-ranks run at the same time, because ranks on one machine share its memory bandwidth and caches. As
-many layers run in a row as a stage has, because the caches no longer have the first layer's data
-when backward reaches it. And the parts are measured in turns, round after round, so that a second
-in which the machine is slow affects all of them.
+`lib.cost.measured` predicts the full step from these parts, the number of micro-batches and layers,
+the waits of stages for each other, and the bytes sent. The parts are measured under the conditions
+of a full step. All ranks run at the same time, because ranks on one machine share its memory
+bandwidth and caches. As many layers run in a row as a stage has, because by the time backward
+reaches the first layer, the caches no longer have its data. And the parts are measured in turns,
+round after round, so that a second in which the machine is slow affects all of them.
 
 Ranks that split a layer wait for the slowest one at each all-reduce, and averaging their times
 would lose that wait. Therefore the parts all-reduce a single number wherever tensor parallelism
@@ -38,7 +38,8 @@ LARGE = 1 << 20  # elements of the all-reduce from which beta is computed: 4 MB
 
 def measured_runs(runs, shape, rows, rounds):
     """Measure each of `runs` in turns. Returns on every rank {name: {"compute": (rounds, 5),
-    "link": (rounds, 2), "step": (rounds,)}}, lists of seconds, each that of the slowest rank.
+    "link": (rounds, 2), "step": (rounds,)}}, as lists. Each value is in seconds, or for beta in
+    seconds per byte, and is the largest of any rank.
 
     runs: {name: (sizes, b)}, the mesh `mesh_of(**sizes)` and the rows of a micro-batch. shape: of
     the GPT; sequences have seq_len tokens. rows: of the whole batch. "compute": forward, backward,
@@ -105,8 +106,8 @@ class MeasuredRun:
         return [*each, held * (time.monotonic() - began)]
 
     def link(self, times=5):
-        """[alpha, beta] of a ring that takes as long as `collectives.all_reduce`. alpha is 0 with
-        tensor parallelism, because the times of `compute` include it then."""
+        """[alpha, beta] of a ring that takes as long as `collectives.all_reduce`. With tensor
+        parallelism alpha is 0, because the times of `compute` already include it."""
         N, seconds = dist.get_world_size(), []
         for numbers in (1, LARGE):
             tensor, clock = torch.zeros(numbers), [now()]
@@ -139,7 +140,7 @@ class MeasuredRun:
         vectors.backward(x.grad)
         clock.append(now())
         embedded, forward, last, backward, first = (b - a for a, b in itertools.pairwise(clock))
-        # backward is assumed to take twice as long as forward, so a third of both is a forward
+        # We assume that backward takes twice as long as forward, so forward is a third of the sum.
         return [
             forward / len(part.blocks),
             backward / len(part.blocks),
@@ -149,15 +150,15 @@ class MeasuredRun:
 
 
 def meet(tensor, group=None, op=None):
-    """Replaces an all-reduce: the ranks wait for each other and send one number, and `tensor` is
-    not changed."""
+    """Stands in for an all-reduce: the ranks wait for each other and send one number, and `tensor`
+    does not change."""
     if dist.get_world_size(group) > 1:
         collectives.all_reduce(tensor.new_zeros(1), group)
     return tensor
 
 
 def nothing(tensor, group=None):
-    """Replaces an all-reduce: sends nothing, so that only what the rank computes is measured."""
+    """Stands in for an all-reduce: sends nothing, so that only the rank's compute is measured."""
     return tensor
 
 

@@ -11,7 +11,7 @@
 
     rank = (pp * DP + dp) * TP + tp           DP, TP: the axes' sizes
 
-A group along some axes holds the ranks that differ in these coordinates and in no other.
+A group along some axes consists of ranks that differ in these coordinates and in no others.
 
 Any order of axes gives a mesh, and the network decides which one is best: ranks with neighbouring
 numbers share a node, so the axis that sends most should vary fastest. Megatron-LM's order, fastest
@@ -33,8 +33,8 @@ import torch.distributed as dist
 
 
 def check_sizes(sizes: Mapping[str, int], world_size: int) -> None:
-    """Raise ValueError unless the axes' sizes multiply to `world_size`. It names the axis to
-    change, and its new size."""
+    """Raise ValueError unless the axes' sizes multiply to `world_size` and none is below 1. If
+    changing one axis is enough, the message names it and its new size."""
     n, said = (
         math.prod(sizes.values()),
         " * ".join(f"{axis}={size}" for axis, size in sizes.items()),
@@ -105,17 +105,17 @@ def _check_axes(axes, sizes):
 
 
 def axes_of(ranks: Iterable[int], sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The axes in which these ranks differ, in the order of `sizes`: those along which a group, or
-    a message, communicates."""
+    """The axes along which these ranks differ, in the order of `sizes`. For the members of a group
+    these are the axes along which it communicates."""
     places = [coordinates(rank, sizes) for rank in ranks]
     return tuple(axis for axis in sizes if len({place[axis] for place in places}) > 1)
 
 
 def sent_along(entries: Iterable[Any], sizes: Mapping[str, int]) -> dict:
-    """{axes: elements}: what all ranks sent, by the axes of the group in which it was sent.
+    """{axes: elements}: how many elements all ranks sent, by the axes of the group in which they
+    were sent.
 
-    entries: of a ledger. Each message counts for the group in which it was sent, whichever member
-    received it.
+    entries: of a ledger. A message counts for its group, whichever member received it.
     """
     sent = {}
     for entry in entries:
@@ -135,15 +135,16 @@ class Mesh:
         mesh.group("dp", "tp")  # of ranks 4 to 7
 
     sizes: {axis: size}, the slowest axis first. sets: the sets of several axes that need groups;
-    each axis alone has its groups anyway. Sends nothing itself. Raises ValueError if the sizes do
-    not multiply to the world size.
+    groups along each single axis are always created. Sends nothing itself. Raises ValueError if the
+    sizes do not multiply to the world size.
     """
 
     def __init__(self, sizes: Mapping[str, int], sets: Iterable[Sequence[str]] = ()) -> None:
         rank = dist.get_rank()
         check_sizes(sizes, dist.get_world_size())
         self.sizes, self.here, self.groups, made = dict(sizes), coordinates(rank, sizes), {}, {}
-        # torch requires every rank to create all groups, also those of others, in the same order.
+        # torch requires every rank to create all groups in the same order, even those that it is
+        # not in.
         for axes in [*((axis,) for axis in sizes), *sets]:
             for ranks in map(tuple, groups_along(axes, sizes)):
                 if ranks not in made:  # axes of size 1 give the same groups again

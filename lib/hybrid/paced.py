@@ -1,5 +1,5 @@
 """A GPT on paced ranks: it computes what `parallel_gpt` computes, but the matmuls of a layer take a
-given time. Two cores can show in this way what a placement of the ranks on nodes costs.
+given time. In this way two cores can show what a placement of the ranks on nodes costs.
 
     half a layer    f --[ matmuls ........ wait ]-- g        forward: from f to g
                     f --[ wait ........ matmuls ]-- g        backward: from g to f
@@ -75,7 +75,8 @@ class Pace:
         return x
 
     def output_mapping(self, x, group):
-        """g: waits until this half's time is over, and then sums. In backward that time begins."""
+        """g: waits until this half's time is over, and then sums. In backward it starts the
+        clock."""
         if x.requires_grad:
             x.register_hook(self.begin)
         self.wait(self.forward)
@@ -95,13 +96,13 @@ def placed_steps(placements, shape, rows, b, compute, link, steps):
     """Train a paced GPT in each placement. Returns on every rank {name: [seconds of each step, on
     the slowest rank]}.
 
-    placements: {name: (sizes, ranks_per_node)}: the sizes of a mesh of pp, dp and tp, in any order,
-    the axis that varies slowest first; and how many neighbouring ranks share a node.
-    shape: of the GPT; sequences have seq_len tokens. rows, b: rows of the whole batch, and of a
-    micro-batch. compute: (forward, backward), as in `paced_gpt`. link: (alpha, beta) between nodes,
-    seconds and seconds per byte. The placements take turns, one step each, so that a second in
-    which the machine is slow affects all of them; the first step of each is not timed. Sends: what
-    `Hybrid` sends, and barriers. Raises ValueError as `Mesh`, `local_batch` and `slow_link` do.
+    placements: {name: (sizes, ranks_per_node)}. sizes: of a mesh of pp, dp and tp in any order,
+    with the slowest axis first. ranks_per_node: how many consecutive ranks share a node. shape: of
+    the GPT; sequences have seq_len tokens. rows, b: rows of the whole batch, and of a micro-batch.
+    compute: (forward, backward), as in `paced_gpt`. link: (alpha, beta) between nodes, seconds and
+    seconds per byte. The placements take turns, one step each, so that a second in which the
+    machine is slow affects all of them; the first step of each is not timed. Sends: what `Hybrid`
+    sends, and barriers. Raises ValueError as `Mesh`, `local_batch` and `slow_link` do.
     """
     alpha, beta = link
     split = partial(paced_gpt, forward=compute[0], backward=compute[1])
@@ -131,8 +132,8 @@ def placed_steps(placements, shape, rows, b, compute, link, steps):
 
 
 def slowest(seconds):
-    """The element-wise maximum over all ranks of `seconds`, lists of numbers of the same shape on
-    every rank; returned on every rank. Sends: an all-reduce."""
+    """The element-wise maximum of `seconds` over all ranks, on every rank. seconds: nested lists of
+    the same shape on every rank. Sends: an all-reduce."""
     largest = torch.tensor(seconds, dtype=torch.float64, device=backend.device())
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     return largest.tolist()

@@ -1,5 +1,5 @@
-"""Over which axes of the mesh each parameter is sharded or replicated. From this follows over which
-ranks its gradient has to be averaged or summed, and how often it counts in the norm.
+"""Over which axes of the mesh each parameter is sharded or replicated. This determines over which
+ranks its gradient has to be averaged or summed, and how its squares are added up for the norm.
 
     set         parameters         sharded  replicated    a rank's gradient is of  so
                                    over     over
@@ -11,9 +11,9 @@ ranks its gradient has to be averaged or summed, and how often it counts in the 
                 = head                      + last stage
     experts                        pp ep    dp cp tp      its ep ranks' tokens     mean dp cp, / ep
 
-"Data" stands for dp, ep and cp together. A context rank is a data rank that has other tokens in
-place of other rows; if all have equally many, the mean of their means is the batch's. An ep rank is
-a data rank with other experts. It computes its experts on tokens of all ep ranks, so their
+"Data" stands for dp, ep and cp together. Context ranks are data ranks that have different tokens of
+the same rows; if all have equally many, the mean of their means is the batch's. Ep ranks are data
+ranks that have different experts. Each computes its experts on tokens of all ep ranks, so their
 gradients are already summed over these, and a mean over all data ranks needs another factor 1/ep.
 
 For the norm, squares are added over the ranks that a set is sharded over, and a gradient that is
@@ -21,7 +21,7 @@ replicated on several ranks counts once:
 
     |g|^2 = sum over tp, pp of sharded^2
             + sum over pp of replicated^2
-            + sum over tp of tied^2, on the first stage alone
+            + sum over tp of tied^2, on the first stage only
             + sum over ep, pp of experts^2
 
 If the optimizer is sharded over the data ranks (ZeRO), each of them has a shard of these gradients,
@@ -39,11 +39,11 @@ from lib.training.clip import squared_norm
 
 
 class Sets(NamedTuple):
-    """The trained parameters of a rank. Each is in one of the lists."""
+    """The trained parameters of a rank. Each is in exactly one of the lists."""
 
     sharded: list  # over tp; torch calls the placement Shard
     replicated: list  # on every tp rank; Replicate
-    # sharded over tp too, and on two stages; empty without a pipeline, and on the stages between
+    # also sharded over tp, and on two stages; empty without a pipeline, and on the stages between
     tied: list
     experts: list  # sharded over ep
 
@@ -71,7 +71,7 @@ def sets_of(part: nn.Module, tied: Sequence[nn.Parameter]) -> Sets:
 
 
 def set_of(name, sets):
-    """The list of `sets` to which the parameter of this name belongs; not for a tied one."""
+    """The list of `sets` to which the parameter of this name belongs, unless it is tied."""
     if ".experts." in name:
         return sets.experts
     return sets.replicated if split_dim(name) is None else sets.sharded
@@ -82,7 +82,7 @@ def norm_sets(sets: Sets, update: Any, experts: Any, mesh: Mesh) -> list:
     groups over which their squares have to be summed.
 
     update, experts: the updates (update.py) of the dense parameters and of the experts, whose
-    `held` returns the tensors that have the gradients. experts is None if this rank has no experts.
+    `held` returns the tensors that have the gradients. experts is None on a rank without experts.
     """
     tp, ep, pp = mesh.group("tp"), mesh.group("ep"), mesh.group("pp")
     once = sets.sharded + (sets.tied if mesh.here["pp"] == 0 else [])

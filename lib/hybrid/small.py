@@ -1,6 +1,6 @@
 """Tries a plan for hundreds of GPUs on a few ranks. The small run has the same kinds of
-parallelism, each with at most two ranks, and its loss and norm of one step have to be those of a
-single process.
+parallelism, each with at most two ranks. The loss and the norm of its one step have to equal those
+of a single process.
 
     tp8 pp4 dp8 v12 zero1 sp  ->  2 x 2 x 2 ranks, two stages per rank, ZeRO-1, sequence parallelism
 """
@@ -25,7 +25,7 @@ def small_sizes(plan):
 
 
 def small_step(plan, shape, batch):
-    """One step of a GPT in float64, on as many ranks as `small_sizes` multiply to: (loss, norm).
+    """One step of a GPT in float64, on the mesh of `small_sizes`: (loss, norm).
 
     plan: a `lib.cost.plan.Plan`. shape: a Shape. batch: tokens and targets, (B, T) each; a
     micro-batch has B // 4 rows. Sends: what `Hybrid` sends.

@@ -7,11 +7,11 @@ with or without a sharded optimizer.
     rank_2.pt   blocks 0 1, heads 0 1   shard 1           joins data shards, then heads,
     ...                                                   takes its part of them
 
-Every rank writes the tensors that its optimizer updates, and the optimizer's averages of them. Each
-is a flat buffer, called a line here: one full parameter, or this rank's shard of a flat if the
-update is sharded over the data ranks. A full parameter is replicated on all data ranks, so only one
-of them writes it. Loading merges the full tensor of a name, however it was sharded, and then takes
-this rank's part of it.
+A rank writes the tensors that its optimizer updates, and the optimizer's state for them. Each is
+written as a flat buffer, called a line here. It holds all of the rank's part of one parameter, or,
+if the update is sharded over the data ranks, the rank's shard of a flat. Without such sharding all
+data ranks have the same lines, so only the first of them writes them. Loading merges the shards of
+a name into the full tensor, and then takes this rank's part of it.
 
 To find a name, a rank searches the stages from the first one on, and reads entire files. This is
 good enough for the models here; real systems (torch.distributed.checkpoint) read single tensors.
@@ -35,7 +35,8 @@ def save_hybrid(
     folder: str | Path, step: int, hybrid: Any, shared: dict | None = None, own: dict | None = None
 ) -> None:
     """Write weights and optimizer state of a Hybrid as the checkpoint of `step`. Frozen parameters
-    are left out.
+    are left out. Of the optimizer's settings, such as the learning rate, only those of the first
+    parameter group are saved, and `load_hybrid` gives them to all groups.
 
     shared, own: further state to save, as in `checkpoint.save`. Sends and raises: as that function.
     """
@@ -62,7 +63,8 @@ def save_hybrid(
 
 def _line(parameters, mine, names, optimizer):
     """A line as it is saved: {"names": of its parameters, "shapes": their shapes, "pieces":
-    {"weight": (m,), "exp_avg": (m,), ...}, "alike": {"step": 7}, what all ranks have in common}."""
+    {"weight": (m,), "exp_avg": (m,), ...}, "alike": {"step": 7}}. "alike" is the optimizer's state
+    that is the same on all ranks."""
     state = {"weight": mine, **optimizer.state.get(mine, {})}
     pieces = {
         key: x.detach().flatten()
@@ -84,8 +86,9 @@ def load_hybrid(folder: str | Path, hybrid: Any, step: int | None = None) -> tup
     """Load weights and optimizer state into a Hybrid, from a checkpoint that `save_hybrid` wrote on
     any mesh. Returns (shared, own, facts), as `checkpoint.load` does.
 
-    own: None if it was saved on another number of ranks. Sends and raises: as `checkpoint.load`;
-    ValueError for a parameter that the checkpoint does not have, or has in another shape.
+    own: None if it was saved on another number of ranks. Sends and raises: as `checkpoint.load`.
+    Also raises ValueError for a parameter that the checkpoint does not have, or has in another
+    shape.
     """
     saved, own, facts = load(folder, step)
     find, rank, tp = _reader(saved, facts), hybrid.mesh.here["tp"], hybrid.mesh.size("tp")
@@ -117,16 +120,16 @@ def load_hybrid(folder: str | Path, hybrid: Any, step: int | None = None) -> tup
 
 
 def _part(found, name, rank, tp):
-    """({key: this tp rank's shard}, a copy of what all ranks have in common). It is a copy because
-    optimizers count their steps in place. found: what `_reader`'s find returns."""
+    """({key: this tp rank's shard}, a copy of the state that is the same on all ranks). It is a
+    copy because optimizers count their steps in place. found: what `_reader`'s find returns."""
     (full, alike), dim = found, split_dim(name)
     parts = {key: x if dim is None else x.chunk(tp, dim)[rank] for key, x in full.items()}
     return parts, copy.deepcopy(alike)
 
 
 def _reader(saved, facts):
-    """Returns find(name) -> ({key: the full tensor}, {key: what all ranks have in common}), which
-    reads the ranks' files."""
+    """Returns find(name) -> ({key: the full tensor}, the state that is the same on all ranks),
+    which reads the ranks' files."""
     sizes = saved["sizes"]
     read = functools.cache(lambda rank: facts.own_of(rank)["lines"])
 

@@ -9,13 +9,13 @@ experts over ep.
     2  the embedding's gradient + the head's     split.py                pp, its two ends
     3  gradients of what tp ranks share          sum                     tp, if sequence parallel
     4  gradients over the data ranks             mean                    dp, ep and cp
-    5  norm, clip                                a few numbers           tp, pp (shards: data ranks)
+    5  norm, clip                                a few numbers           tp, ep, pp, data if sharded
     6  update                                    nothing, or all-gather  dp, ep, cp, for shards only
 
 Each part is given the group of ranks that it communicates in, so no part has to know about the
-others. 2, 3 and 4 may run in any order, because all of them are sums. 5 has to come after them and
-before 6, because clipping needs the norm of the full gradient: if each rank clipped by the norm of
-its own part, the direction of the step would change.
+others. Lines 2, 3 and 4 may run in any order, because all of them are sums. Line 5 has to come
+after them and before 6, because clipping needs the norm of the full gradient. If each rank clipped
+by the norm of its own part, the direction of the step would change.
 
 Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters using
 Megatron-LM".
@@ -45,8 +45,8 @@ from lib.training.model import GPT
 
 # ranks that differ along these axes have different rows or tokens, and so different gradients
 DATA = ("dp", "ep", "cp")
-EXPERT_DATA = ("dp", "cp")  # those along which ranks have the same experts
-SETS = [DATA, EXPERT_DATA]  # what a mesh needs groups for, in addition to each single axis
+EXPERT_DATA = ("dp", "cp")  # axes along which ranks have the same experts
+SETS = [DATA, EXPERT_DATA]  # the sets of several axes for which a mesh needs groups
 
 
 def mesh_of(pp: int = 1, dp: int = 1, ep: int = 1, cp: int = 1, tp: int = 1) -> Mesh:
@@ -56,8 +56,8 @@ def mesh_of(pp: int = 1, dp: int = 1, ep: int = 1, cp: int = 1, tp: int = 1) -> 
 
 
 def local_batch(batch: Tensor, mesh: Mesh) -> Tensor:
-    """This rank's local batch of a global batch, (B, T) -> (B/(dp ep), T). Ranks that differ along
-    pp, cp or tp only get the same rows.
+    """This rank's local batch of a global batch, (B, T) -> (B/(dp ep), T). Ranks that differ only
+    along pp, cp or tp get the same rows.
 
     Raises ValueError if dp x ep does not divide B, because the mean of the ranks' means would then
     not be the mean of the batch.
@@ -171,10 +171,10 @@ class Hybrid:
         self.average_gradients()  # 4
 
     def average_gradients(self) -> None:
-        """Replace the gradients by their means over the data ranks. Sends: what the updates send
-        for it."""
+        """Replace the gradients by their means over the data ranks. Sends: what `average_gradients`
+        of the updates sends."""
         for parameter in self.sets.experts:
-            # the experts got tokens of all ep ranks, so their gradients are sums over these already
+            # the experts got tokens of all ep ranks, so their gradients are already sums over these
             parameter.grad /= self.mesh.size("ep")
         for update in self.updates:
             update.average_gradients()
@@ -201,7 +201,7 @@ class Hybrid:
 
     def trained(self) -> list[Tensor]:
         """The tensors that have this rank's gradients. The tied parameter is among them on both of
-        its stages, although it counts once in the norm."""
+        its stages, although the norm counts it only once."""
         dense = [parameter for parameters in self.sets[:3] for parameter in parameters]
         return self.dense.held(dense) + (
             self.experts.held(self.sets.experts) if self.experts else []

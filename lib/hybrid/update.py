@@ -1,5 +1,5 @@
-"""Two ways to average the gradients over the data ranks and to update: every rank updates all of
-its parameters, or each rank only its shard of them.
+"""Two ways to average the gradients over the data ranks and to update the parameters: each rank
+updates all of its parameters, or only its shard of them.
 
                       gradients       update       optimizer state  sent per rank
     ReplicatedUpdate  all-reduce      all of them  replicated       2 (N-1)/N psi
@@ -65,8 +65,8 @@ class ReplicatedUpdate:
         return [([p], p) for g in self.optimizer.param_groups for p in g["params"]]
 
     def own_piece(self, line: Tensor, mine: Tensor) -> Tensor:
-        """This rank's part of a line, (n,), the elements of one entry of `lines`: all of it, in the
-        shape of `mine`."""
+        """This rank's part of `line`, (n,), which has the elements of one entry of `lines`. Here it
+        is all of them, in the shape of `mine`."""
         return line.view(mine.shape)
 
 
@@ -90,7 +90,8 @@ class ShardedUpdate(Zero1):
         return [(flat.parameters, flat.shard) for flat in self.flats]
 
     def own_piece(self, line: Tensor, mine: Tensor) -> Tensor:
-        """This rank's part of a line, (n,), the elements of a flat: its shard, (padded/N,)."""
+        """This rank's part of `line`, (n,), which has the elements of a flat. Here it is the rank's
+        shard, (padded/N,)."""
         rank, world_size = dist.get_rank(self.group), dist.get_world_size(self.group)
         padding = line.new_zeros(world_size * len(mine) - len(line))
         return torch.cat([line, padding]).chunk(world_size)[rank]

@@ -37,8 +37,8 @@ LOGGERS = [
 
 
 class OneNode(RendezvousHandler):
-    """A rendezvous, in which agents normally find each other, for one agent that has nothing to
-    negotiate.
+    """A rendezvous normally lets agents find each other. This one is for a single agent, which has
+    nothing to negotiate.
 
     torch's own handler would open a port, sleep for a random time of up to 0.3 s, and look up
     addresses. We need none of that, because the ranks find each other through a file (worker.py).
@@ -128,13 +128,13 @@ class Agent:
         return [process.pid for process in self.processes]
 
     def alive(self, rank: int) -> bool:
-        """Is the process of this rank alive? True also before it has started. We ask the operating
-        system and not multiprocessing, because with two threads that poll a forkserver's child its
-        exit code can get lost (`server._cleanup`)."""
+        """Is the process of this rank alive? The answer is also True before it has started. We ask
+        the operating system and not multiprocessing, because the exit code of a forkserver's child
+        can get lost if two threads poll it (`server._cleanup`)."""
         return rank >= len(self.processes) or exists(self.processes[rank].pid)
 
     def exit_code(self, rank: int) -> int | None:
-        """The exit code of a rank, to be read only after the agent's thread has ended."""
+        """The exit code of a rank, which may be read only after the agent's thread has ended."""
         return self.processes[rank].exitcode if rank < len(self.processes) else None
 
     def kill(self):
@@ -157,8 +157,8 @@ def signal_to(pids, number) -> None:
 
 
 def exists(pid: int) -> bool:
-    """Is the process alive? A zombie is not: it has ended, but its parent has not waited for it
-    yet, which may take long on a busy machine."""
+    """Is the process alive? A zombie does not count, because it has ended. Its parent has only not
+    waited for it yet, which may take long on a busy machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

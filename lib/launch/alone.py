@@ -1,8 +1,8 @@
-"""Gives a measurement the machine to itself: while one runs, no other program of this course runs
-ranks, because they would compete for the processors and spoil the times.
+"""Gives a measurement the machine to itself. While it runs, no other program of this course runs
+ranks, because they would compete for the processors and distort the times.
 
-There are two locks, the gate and the room, each a file in the temporary folder that is locked with
-flock. The system releases the locks of a process when it ends, however that happens.
+There are two locks, called the gate and the room. Each is a file in the temporary folder that is
+locked with flock. The system releases the locks of a process when it ends for whatever reason.
 
     a run of ranks  takes the gate and the room, both shared, and releases the gate at once
     a measurement   takes the gate exclusively, so that new runs wait there, and then the room
@@ -11,9 +11,9 @@ flock. The system releases the locks of a process when it ends, however that hap
     gate  run run |= = = measurement = = =| run
     room  = = = = |  = = = = = = = = = = =| = = =
 
-We need two locks, because with a single one, runs that overlap could keep a measurement waiting for
-ever. A run or a measurement that has waited for a lock for `PATIENCE` seconds starts without it, at
-the same time as the others. The runs that a measurement starts itself do not wait.
+We need two locks, because with a single one, runs that overlap could keep a measurement waiting
+forever. A run or a measurement that has waited for a lock for `PATIENCE` seconds starts without it,
+at the same time as the others. The runs that a measurement starts itself do not wait.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ _measuring = 0  # how many measurements are in progress in this process, one ins
 
 @contextlib.contextmanager
 def among_others():
-    """For a run of ranks: inside the block, no other process measures, unless one of the two has
-    waited for longer than `PATIENCE`."""
+    """For a run of ranks: inside the block, no other process measures, unless the run or the
+    measurement has given up waiting after `PATIENCE` seconds."""
     if _measuring:
         yield
         return
@@ -42,8 +42,8 @@ def among_others():
 
 @contextlib.contextmanager
 def alone():
-    """For a measurement: inside the block, only this process runs ranks, unless another one has
-    waited for longer than `PATIENCE`. Can be nested."""
+    """For a measurement: inside the block, only this process runs ranks, unless this process or
+    another has given up waiting after `PATIENCE` seconds. Such blocks can be nested."""
     global _measuring
     with contextlib.ExitStack() as held:
         if not _measuring:

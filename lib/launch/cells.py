@@ -1,17 +1,17 @@
-"""Runs a cell of a session on one rank. The variables stay on the rank for later cells. A cell must
-therefore be interrupted without ending its rank, because that would lose them.
+"""Runs a cell of a session on one rank. The variables stay on the rank for later cells. Therefore a
+cell has to be interrupted without ending its rank, which would lose them.
 
 The parent writes into two pipes of the rank, here in run 12:
 
     the parent                          the rank
     "12" in the pipe go      -------->  runs the cell in `names`, and prints its last expression
-    "12" in the pipe stop    -------->  a thread raises Interrupted in the main thread. If that
-                                        waits in C++ for another rank, its connections are shut
-                                        down, and gloo raises there
+    "12" in the pipe stop    -------->  a thread raises Interrupted in the main thread. If the main
+                                        thread waits in C++ for another rank, its connections are
+                                        shut down, so that gloo raises there
     "join3" in the pipe go   -------->  leaves its groups, and joins a new one
 
 The stop button alone interrupts no rank, because ranks ignore Jupyter's SIGINT (worker.py). The
-kernel receives it, and asks the ranks that have not finished the cell to leave it.
+kernel receives the signal, and interrupts the ranks that have not finished the cell.
 """
 
 import ast
@@ -44,8 +44,7 @@ _interrupter: "_Interrupter | None" = None
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised in a cell that is interrupted, because a person pressed stop or another rank
-    failed."""
+    """Raised in a cell that is interrupted because a person pressed stop or another rank failed."""
 
 
 def remember(number: int, source: str) -> str:
@@ -57,8 +56,8 @@ def remember(number: int, source: str) -> str:
 
 
 def run(number: int, source: str, ranks: tuple[int, ...]) -> list[str]:
-    """Run a cell on this rank, if it is among `ranks`, and print the value of its last expression.
-    Returns what `variables` returns afterwards."""
+    """Run a cell on this rank if it is among `ranks`, and print the value of its last expression
+    unless that is None. Returns what `variables` returns afterwards."""
     _begin()
     if dist.get_rank() in ranks:
         file = remember(number, source)
@@ -75,8 +74,8 @@ def run(number: int, source: str, ranks: tuple[int, ...]) -> list[str]:
 
 
 def variables() -> list[str]:
-    """The sorted names of the variables that cells have created on this rank, without modules and
-    without names that begin with an underscore."""
+    """The sorted names of the variables that the session has created on this rank, without modules
+    and without names that begin with an underscore."""
     _begin()
     return sorted(
         name
@@ -86,8 +85,8 @@ def variables() -> list[str]:
 
 
 def fetch(name: str) -> tuple[bool, Any]:
-    """(True, the value of this variable). If there is no such variable, (False, a list with at most
-    one name that is spelled similarly)."""
+    """(True, the value of this variable), or, if there is no such variable, (False, a list with at
+    most one name that is spelled similarly)."""
     _begin()
     if name in names:
         return True, names[name]
@@ -141,7 +140,7 @@ class _Interrupter(threading.Thread):
                 self._end(int(line))
 
     def _end(self, number):
-        """Interrupt run `number`, but not the next one, which may begin while this thread
+        """Interrupt run `number`, and never the next one, which may begin while this thread
         sleeps."""
         while self.begun < number:  # this rank has not begun it yet
             time.sleep(0.01)
@@ -176,7 +175,7 @@ def join_anew(choice: backend.Choice, store: dist.Store) -> None:
     all ranks. This repairs a session whose ranks have called different collectives."""
     global is_cut
     if choice.name == "gloo":
-        # otherwise a thread of gloo might wait for ever, and destroying its group would hang, too
+        # otherwise a thread of gloo might wait forever, and destroying its group would hang, too
         cut_connections()
     dist.destroy_process_group()
     peers.forget_messages()

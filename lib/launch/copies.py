@@ -6,18 +6,17 @@ only a copy, so the change is lost, and a warning in the notebook says so.
         losses.append(loss.item())   losses is still []
 
 Each rank compares the arguments, and the variables of the notebook that the function itself uses,
-before and after the run: which objects a list, set or dict holds (where there are many, only how
-many), the attributes of an object whose class the notebook defines, and how often the parameters of
-a model were changed in place. Tensors are left out, because a function may change one only to have
-something to communicate. The comparison takes microseconds.
+before and after the run. It compares which objects a list, set or dict contains (or only how many,
+if there are more than 100), the attributes of an object whose class the notebook defines, and how
+often the parameters of a model were changed in place. Tensors are left out, because a function may
+change one only to have something to communicate. The comparison takes microseconds.
 
 Many changes are intended. Therefore a change is reported only in two cases, and never if the
 function returns the object:
 
-    certain  a container that the function only adds to, because then no line on the rank can have
-             read it
-    likely   any other change, if the function returned None and printed nothing, because then
-             nothing at all remains of its work
+    certain  the function only adds to a container, so no line on the rank can have read it
+    likely   any other change, if the function returned None and printed nothing, so that nothing
+             at all remains of its work
 """
 
 import collections
@@ -34,15 +33,15 @@ import torch
 from lib.launch.ways_out import functions_of
 from lib.ledger.words import ranks_text
 
-MANY = 100  # of a container with more objects than this, only their number is compared
+MANY = 100  # if a container has more objects than this, only their number is compared
 ADDS = ("append", "appendleft", "extend", "add", "insert")
 CERTAIN, LIKELY = "certain", "likely"
 OTHERS = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, torch.Tensor)
 
 
 class Copies:
-    """What `fn` has received from the notebook, as it is before the run. After the run `report`
-    writes down what has changed. Nothing is compared for a function that the rank has imported,
+    """A snapshot, taken before the run, of what `fn` has received from the notebook. After the run
+    `report` records what has changed. If the rank has imported the function, nothing is compared,
     because its globals did not come from the notebook."""
 
     def __init__(self, fn, args):
@@ -57,7 +56,8 @@ class Copies:
 
     def report(self, result, path: str) -> None:
         """Write {name: CERTAIN or LIKELY} to the file `path`, for every object that has changed and
-        is not in `result`; LIKELY only if `result` is None. If there is none, write no file."""
+        is not in `result`. LIKELY changes are written only if `result` is None. If there is nothing
+        to write, no file is made."""
         returned = [result, *(result.values() if isinstance(result, dict) else [])]
         returned += result if isinstance(result, (list, tuple)) else []
         found, missing = {}, (None, None)
@@ -93,8 +93,8 @@ class Copies:
 
 
 def _form(value, depth=2):
-    """A snapshot of `value`: two snapshots are equal unless it was changed in between. It covers
-    the contents of containers up to `depth` levels deep."""
+    """A snapshot of `value`. If two snapshots differ, the value was changed in between. A snapshot
+    covers the contents of containers up to `depth` levels deep."""
     if isinstance(value, torch.nn.Module):
         return [p._version for p in value.parameters() if not p.is_inference()]
     if isinstance(value, (list, set, dict, collections.deque)):
@@ -113,8 +113,8 @@ def _form(value, depth=2):
 
 
 def _only_added_to(fn, name):
-    """Do the function and the functions that it calls use `name` only to call methods that add to
-    it?"""
+    """Do this function and the functions that it calls use `name` only to call methods that add to
+    the object?"""
     uses = []
     for code in functions_of(fn):
         steps = list(dis.get_instructions(code))
@@ -132,7 +132,7 @@ def _names(step, name):
 def warning(folder: str, nproc: int, spoke: Iterable[int]) -> str:
     """The warning about the ranks' reports in `folder`, or "" if there is nothing to warn about.
 
-    spoke: the ranks that have printed something. Of their changes, only certain ones are mentioned.
+    spoke: the ranks that have printed something. For these, only CERTAIN changes are mentioned.
     """
     ranks_of = collections.defaultdict(list)
     for rank in range(nproc):

@@ -1,19 +1,21 @@
-"""Measures how much processor time the ranks want and get, so that the watch (watch.py) does not
-mistake a busy machine for a program that is stuck or slow.
+"""Measures how much processor time the ranks want and how much they get, so that the watch
+(watch.py) does not mistake a busy machine for a program that is stuck or slow.
 
 A rank *wants* a processor while one of its threads runs, or while its main thread is ready to run
 but has to wait for one. The watch asks two questions:
 
-    idle       Has every rank wanted one for less than 3 % of the time? Then they may be stuck.
+    idle       Has every rank wanted one for at most 3 % of the time, plus 30 ms? Then they may be
+               stuck.
     scheduled  How much time counts towards the timeout? All of it, except when other programs kept
                the ranks waiting, or when the machine or its disk stood still. As a timeline:
 
                 |== ranks run ==|-- ranks ready, others run --|........ all ranks sleep ........|
                 |== scheduled ==|                             |========== scheduled ============|
 
-Linux counts in nanoseconds how long each thread waited (lib/linux.py), and reports whether it waits
-for a disk (state D), for example for a page of torch that was dropped from memory. On other systems
-no rank is ever considered idle, and all time is scheduled time.
+Linux counts in nanoseconds how long each thread has waited (lib/linux.py), and reports whether it
+waits for a disk (state D), for example for a page of torch that was dropped from memory. On other
+systems no rank is ever considered idle, and all time counts as scheduled, unless the machine stood
+still.
 """
 
 import time
@@ -36,12 +38,13 @@ class CpuTime:
         self.reset()
 
     def reset(self):
-        """The ranks have done something, so they can have been idle only since now."""
+        """Start anew, because the ranks have just done something and were not idle until now."""
         self.since, self.wanted = now(), {}
 
     def sample(self, pids: dict[int, int]) -> float:
-        """Look at the ranks. Returns the scheduled seconds since the last look: 0 if that was less
-        than `EVERY` seconds ago, or if a thread waits for a disk.
+        """Look at the ranks. Returns the scheduled seconds since the last look, which are at most
+        `ABSENT`, and 0 if the look was less than `EVERY` seconds ago, or if a thread waits for a
+        disk.
 
         pids: {rank: process id} of the ranks that run.
         """
@@ -93,18 +96,19 @@ class CpuTime:
 def kept(span: float, ran: float, waited: float, processors: int) -> float:
     """Seconds of `span` in which other programs had the processors that the ranks were ready for.
 
-    ran, waited: seconds, summed over all ranks. Ranks cannot use more processors than there are,
-    and a rank that waits for a processor which another rank uses loses nothing. Together they
-    therefore wanted min(processors * span, ran + waited) seconds. We divide the part that they did
-    not get by the number of processors that they could have used, wanted / span (at least one).
+    ran, waited: seconds, summed over all ranks. The ranks cannot use more processors than there
+    are, and if a rank waits for a processor that another rank uses, nothing is lost to other
+    programs. Together they therefore wanted min(processors * span, ran + waited) seconds. We divide
+    the part that they did not get by the number of processors that they could have used, which is
+    wanted / span, and at least one.
     """
     wanted = min(processors * span, ran + waited)
     return max(0.0, wanted - ran) / max(1.0, wanted / span)
 
 
 def awake(pids: Collection[int], seconds: float) -> bool:
-    """Does one of these processes run, or wait for a processor or a disk, while we look at them for
-    this many seconds?"""
+    """Does one of these processes run, or wait for a processor or a disk, during the next `seconds`
+    seconds, in which we watch them? Up to a tenth of that time is ignored."""
     before = [linux.threads(pid) for pid in pids]
     time.sleep(seconds)
     for then, at in zip(before, map(linux.threads, pids), strict=True):

@@ -1,11 +1,11 @@
-"""breakpoint() on a rank opens pdb there, and its commands are typed in the notebook, because a
+"""breakpoint() on a rank opens pdb on that rank. Its commands are typed in the notebook, because a
 rank is a process without a keyboard.
 
     rank 2  stops, writes what pdb shows into the file `asks`, and reads its pipe  ------->
     parent  shows that, and asks for a line with the prompt "(rank 2) "
             n, p x, ll, c, ...  is sent to rank 2  <------
             rank 0              the next commands are for rank 0, if it has stopped as well
-            q                   ends the run; launch.run also ends the ranks, a session keeps them
+            q                   ends the run; launch.run also ends its ranks, a session keeps them
 
 One rank is asked at a time. Time at a prompt counts towards no timeout, so the other ranks can wait
 for as long as you type. Where no person can answer, for example where a notebook is graded,
@@ -34,7 +34,7 @@ from lib.ledger.source import is_cell, position
 from lib.ledger.verdict import find_waits
 from lib.ledger.words import ranks_text, say
 
-BACK = 0.4  # seconds that we wait for a rank to stop (again) before we ask another one
+BACK = 0.4  # seconds that we wait for a rank to stop (again) before we turn to another one
 QUIT = ("q", "quit", "exit")
 _channel: tuple[str, str, int] | None = None  # the file of questions, the pipe of answers, the rank
 
@@ -48,7 +48,7 @@ def install() -> None:
 
 
 def listen(asks: str, answers: str, rank: int, there: bool) -> None:
-    """On a rank, when a run begins.
+    """On a rank, when a run begins: prepare for a debugger in this run.
 
     asks: the file for what pdb shows. answers: the pipe for commands. there: can a person answer?
     """
@@ -57,7 +57,7 @@ def listen(asks: str, answers: str, rank: int, there: bool) -> None:
 
 
 def call(fn: Callable, args: tuple) -> Any:
-    """Return fn(*args). A debugger that was opened inside does not trace what runs afterwards."""
+    """Return fn(*args). A debugger that fn opens does not trace what runs afterwards."""
     try:
         return fn(*args)
     finally:
@@ -92,7 +92,7 @@ class _OnRank(pdb.Pdb):
         self.use_rawinput, self.prompt = 0, ""
 
     def stop_after(self, frame):
-        """Stop at the next line of `frame`. pdb's own `set_trace` would not do, because since
+        """Stop at the next line of `frame`. We cannot use pdb's own `set_trace`, because since
         Python 3.13 it stops at the line of breakpoint() itself."""
         self.reset()
         while frame:
@@ -142,8 +142,8 @@ class _OnRank(pdb.Pdb):
         return frames[above:], at - above
 
     def format_stack_entry(self, frame_lineno, lprefix=": "):
-        """A position in the form in which error messages write it, with the value that the function
-        returns if it is about to return."""
+        """A position in the same form as in error messages. If the function is about to return, the
+        value that it returns is added."""
         frame, line = frame_lineno
         text = position(frame.f_code.co_filename, line, frame.f_code.co_name)
         if "__return__" in frame.f_locals:
@@ -161,8 +161,8 @@ class Prompt:
         self.left = False  # was the debugger left with q?
 
     def look(self) -> float:
-        """Ask for commands while any rank is stopped. Returns the seconds that this took, and
-        raises KeyboardInterrupt at q or the stop button."""
+        """Ask for commands while any rank is stopped. Returns the seconds that this took. Raises
+        KeyboardInterrupt if the person types q or presses the stop button."""
         if not self._hear():
             return 0.0
         began = now()
@@ -192,7 +192,8 @@ class Prompt:
         os.write(self.ranks.answers[rank], f"{line}\n".encode())
 
     def _turn(self, rank):
-        """Show what a stopped rank has written, and pass on one command."""
+        """Show what a stopped rank has written, ask for one command, and carry it out or send it to
+        the rank."""
         self.output.pump(final=True)
         for line in self.stopped[rank].splitlines():
             print(f"[rank {rank}] {line}")

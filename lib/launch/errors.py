@@ -1,9 +1,9 @@
 """Turns whatever went wrong on the ranks into one RankError, which says which rank failed, at which
 line, with which values, and what to do.
 
-One failure soon becomes several, because the other ranks lose their connection to the one that
-failed or wait for it. The message therefore begins with the rank that failed first, and mentions
-the others in a few lines. If the logs prove that the ranks' calls do not match, it says that, too.
+One failure soon causes others, because the other ranks lose their connection to the rank that
+failed, or wait for it. The message therefore begins with the rank that failed first, and mentions
+the others in a few lines. It also says so if the logs prove that the ranks' calls do not match.
 """
 
 import json
@@ -23,7 +23,7 @@ USUAL_CAUSES = {
     "SIGBUS": " (a file that it keeps in memory could not grow: is /dev/shm full?)",
     "SIGKILL": " (out of memory, or killed by hand)",
 }
-# if a run took more than this many times its timeout, the message also says how long by the clock
+# if a run took more than this many times its timeout, the message also gives the time by the clock
 WELL_OVER = 1.3
 # is this process executing a student's notebook to grade it?
 GRADED = "LAB_REPORT" in os.environ and "LAB_OURS" not in os.environ
@@ -40,9 +40,9 @@ class Stopped(KeyboardInterrupt):
     """A person has pressed the stop button or Ctrl-C.
 
     error: a RankError of kind "stopped" that says what the ranks did at that moment; None if the
-        stop came before they ran, or after.
+        stop came before or after they ran, or if the person quit the debugger.
     at: the line that a student's function had reached, if a check ran it in this process.
-    what, then: what the person did, and what became of the ranks, in words.
+    what, then: what the person did, and what happened to the ranks, in words.
     """
 
     error: "RankError | None" = None
@@ -59,8 +59,9 @@ class RankError(RuntimeError):
 
     kind: "raised", "exited", "died", "mismatch", "deadlock", "no progress", "timeout", "no
         start" or "stopped".
-    reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that raised or exited.
-    output: [(rank, line), ...], what the ranks printed.
+    reports: {rank: {"type", "text", "frames", "site", ...}} of the ranks that raised or exited; {}
+        if a process has died.
+    output: [(rank, line), ...] that the ranks printed to stdout.
     """
 
     def __init__(self, message: str, kind: str, ledger: Any = None, waits: Any = None) -> None:
@@ -79,8 +80,8 @@ class RankError(RuntimeError):
 def from_failure(failure, folder: str) -> RankError:
     """The RankError for a Failure that the watch has returned.
 
-    folder: the run's folder, which holds the reports of the ranks that raised. The stacks of all
-    ranks are in its parent folder.
+    folder: the run's folder, which contains the reports of the ranks that raised an error. The
+    stacks of all ranks are in its parent folder.
     """
     mismatch = next((f for f in audit(failure.ledger, ended=False) if f.certain), None)
     found = find_waits(failure.ledger, failure.heads)
@@ -180,8 +181,8 @@ def _same(a, b):
 
 
 def _where(report):
-    """The user's calls from the outermost to the innermost, the values that the last line used, and
-    advice if there is any."""
+    """Lines with the user's calls from the outermost to the innermost, the values that the last
+    line used, and advice if there is any. Of more than six calls, only the first and last three."""
     lib = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     lines = []
     for file, line, function in report["frames"]:

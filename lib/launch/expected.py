@@ -12,8 +12,9 @@ def expect_error(fn: Callable, *args: Any, **options: Any) -> RankError:
     """Run fn(*args) on ranks, print the message of the RankError with which the run ends, wrapped
     at 100 columns, and return the error.
 
-    options: those of `launch.run`. Raises RuntimeError if the run ends well, because the text
-    around the cell would then be wrong. What `launch.run` raises for a wrong call is not caught.
+    options: those of `launch.run`. Raises RuntimeError if the run succeeds, because the text around
+    the cell would then be wrong. Other errors of `launch.run`, for example for a wrong call, are
+    not caught.
     """
     try:
         run(fn, *args, **options)

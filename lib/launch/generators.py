@@ -1,13 +1,13 @@
-"""Seeds the random numbers of a rank, so that they differ between the ranks and are the same in
-every run. Each rank's seed is made from a base seed and the rank:
+"""Seeds the random numbers of a rank such that they differ between ranks and are the same in every
+run. Each rank's seed is made from a base seed and the rank:
 
     base seed 0, rank 0  ->  10606828116669953531
     base seed 0, rank 1  ->  6684369156319846580
 
-Under torchrun the ranks' numbers differ as well, but also from run to run; the base seed makes a
-run repeatable. A model that no rank seeds therefore begins with different weights on every rank,
-which reveals a forgotten broadcast. To get the same numbers on all ranks, call `torch.manual_seed`
-with one number on all of them, as you would under torchrun.
+Under torchrun the numbers also differ between ranks, but they change from run to run, whereas the
+base seed makes a run repeatable. Without `torch.manual_seed` a model therefore begins with other
+weights on every rank, which reveals a forgotten broadcast. To get the same numbers on all ranks,
+call `torch.manual_seed` with one number on all of them, as you would under torchrun.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from lib import backend
 
 
 def seed(base: int, rank: int) -> None:
-    """Seed torch's generators on the CPU and on this rank's GPU, numpy's and Python's, from a base
-    seed and the rank.
+    """Seed the generators of torch (on the CPU and on this rank's GPU), numpy and Python from a
+    base seed and the rank.
 
-    The two are hashed and not added, so that no rank draws what another rank draws with the next
-    base seed, nor what `torch.manual_seed(base)` gives.
+    The base seed and the rank are hashed and not added. Otherwise a rank would draw the same
+    numbers as another rank with the next base seed, or as `torch.manual_seed(base)`.
     """
     number = int.from_bytes(hashlib.sha256(f"{base} {rank}".encode()).digest()[:8])
     # instead of torch.manual_seed, which takes a millisecond where CUDA is not initialised

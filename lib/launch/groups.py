@@ -1,8 +1,8 @@
 """Decides which process groups of a rank are kept for its next run. The world, which is the group
-of all ranks, is always kept. The groups that a run makes are destroyed after it, except those of a
-check, because the next run of that check needs them again.
+of all ranks, is always kept. The groups that a run makes are destroyed after it, except those that
+a check makes, because the next run of that check needs them again.
 
-Keeping groups has a benefit and a cost. Making the groups of 8 ranks on gloo takes as long as
+Keeping groups has a benefit and a cost. On gloo, making the groups of 8 ranks takes as long as
 everything else that a check does. However, every group has a thread in every rank that wakes a
 hundred times a second. Therefore a group is kept only if the last run asked for it, and all but the
 world are destroyed before a run whose time is measured.
@@ -42,8 +42,8 @@ def begin(run: int, timed: bool) -> None:
 
 
 def made() -> int:
-    """How many groups this rank has made. torch derives a group's name from it, so ranks on which
-    it differs can no longer make a group together."""
+    """How many groups this rank has made. torch derives a group's name from this number, so ranks
+    on which it differs can no longer make a group together."""
     return torch_private.registry().group_count
 
 
@@ -59,8 +59,8 @@ def destroy_others() -> None:
 
 @contextlib.contextmanager
 def kept_for_checks():
-    """Inside, `dist.new_group(ranks)` returns the group that an earlier run of this rank made for
-    the same call, if there is one.
+    """Inside the block, `dist.new_group(ranks)` returns the group that an earlier run of this rank
+    made for the same call, if there is one.
 
     This holds only for calls from lib. A call in a student's function makes a new group, as always.
     """

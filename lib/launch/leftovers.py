@@ -1,14 +1,15 @@
-"""Ensures that a run sees nothing of the runs before it, although they used the same processes.
-After each run a rank restores what it can. Other changes can only be detected, and then this rank
-and the others of its set are ended and not used again.
+"""Ensures that a run is not affected by the runs before it, although they used the same processes.
+After each run a rank restores what it can. Other changes can only be detected. In that case this
+rank and the others of its set are ended and not used again.
 
-    restored             default dtype and device, grad mode, torch's threads and precision,
-                         printing, environment, warnings, logging, signal handlers, output streams;
-                         on a GPU the current device and stream, and the peaks of its memory; groups
-                         that were made are destroyed
+    restored             default dtype and device, grad mode, autocast, torch's threads and
+                         precision, printing, environment, warnings, logging, garbage collection,
+                         signal handlers, output streams; on a GPU the current device and stream,
+                         and the peaks of its memory; groups that were made are destroyed
     seeded               random numbers, when the next run begins (generators.py)
-    detected, and the    a name of torch, its classes, torch.distributed, builtins or lib that now
-    ranks are ended      refers to another object, or a dict, list or set of lib with other entries;
+    detected, and the    a name of torch, its classes, torch.distributed, builtins, some modules of
+    ranks are ended      the standard library, or lib that now refers to another object; a dict,
+                         list or set of lib with other entries;
                          threads, processes, hooks, modes, ops not waited for, modules of the user's
                          own, meshes (torch keeps caches for them), GPU memory that is still in use,
                          or work on a GPU that does not end
@@ -61,7 +62,7 @@ HOOKS = [
 # the end of what `restore` says of a run that imported a module of LATER (see warm.py)
 SLOW_IMPORT = "was imported, which takes seconds"
 BOOK_KEEPING = ("lib.launch", "lib.backend.peers")  # whose variables are about the runs themselves
-# names that may refer to another object after a run: it serves every run alike, or is put back
+# names that may refer to another object after a run, because any run can use it, or it is restored
 MAY_CHANGE = {
     ("torch.distributed.distributed_c10d", "_group_count"),
     ("lib.collectives.background", "_thread"),
@@ -139,8 +140,8 @@ class Before:
         gc.freeze()  # `restore` collects garbage, and need not look through what is here now
 
     def restore(self) -> str:
-        """Restore the rank after a run. Returns "", or what the run has left that cannot be
-        restored, in words: the rank must not be used again then."""
+        """Restore the rank after a run. Returns "", or words for something that cannot be restored.
+        In that case the rank must not be used again."""
         try:
             self._put_back()
             left = self._left()
@@ -185,7 +186,7 @@ class Before:
 
     def _put_back(self):
         if self.on_gpu:
-            # if its work never ends, neither does this call: the parent gives the rank up
+            # if the GPU's work never ends, neither does this call, and the parent gives up the rank
             torch.cuda.synchronize(self.device)
             torch.cuda.set_device(self.device)
             torch.cuda.set_stream(torch.cuda.default_stream(self.device))
@@ -231,7 +232,7 @@ class Before:
         self.names[module.__name__] = (module, dict(vars(module)), tables)
 
     def _renamed(self):
-        """A name that refers to another object than before; "" if there is none."""
+        """Words for a name that refers to another object than before; "" if there is none."""
         for title, (owner, before, tables) in self.names.items():
             now = vars(owner)
             if now != before or any(now[name] != table for name, table in tables.items()):
@@ -251,8 +252,8 @@ class Before:
 
 
 class _Noting(importlib.machinery.PathFinder):
-    """An import hook that notes each module of lib that a run imports, as it is right after the
-    import, when nothing can have changed it."""
+    """An import hook that records each module of lib that a run imports. It does so right after the
+    import, when nothing can have changed the module yet."""
 
     def __init__(self, note):
         self.note = note
@@ -268,8 +269,8 @@ class _Noting(importlib.machinery.PathFinder):
 
 
 def listen(stack) -> None:
-    """Let SIGUSR1 and a crash write this process's stack into the file `stack`, whatever a run has
-    changed about that."""
+    """Make SIGUSR1 and a crash write this process's stack into the file `stack`, even if a run has
+    changed these settings."""
     faulthandler.unregister(signal.SIGUSR1)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     faulthandler.enable(stack)
@@ -288,8 +289,9 @@ def _classes_of(module):
 
 
 def _is_ours(thread):
-    """Is this a thread of the launcher, or a communication thread that waits for work? One whose
-    work has failed accepts no more, so the next run could not use it."""
+    """Is this a thread of the launcher or the ledger, or a communication thread that waits for
+    work? A communication thread whose work has failed does not count, because it accepts no more
+    work, so the next run could not use it."""
     idle = getattr(thread, "is_idle", False) and thread.failed is None
     # autograd's C++ thread for a GPU, which Python knows if a hook has asked for its current thread
     of_cpp = isinstance(thread, threading._DummyThread)

@@ -45,7 +45,8 @@ def run(line: str, cell: str, variables: dict[str, Any]) -> None:
 
 
 def _ranks(text):
-    """The ranks that `text` lists, such as "0,2" or "1-3"; None if it lists none, for all ranks."""
+    """The ranks that `text` lists, such as "0,2" or "1-3"; None, which means all ranks, if it is
+    empty."""
     words = re.split(r"[\s,]+", text.strip())
     if words == [""]:
         return None

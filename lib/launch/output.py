@@ -1,9 +1,9 @@
 """Shows what the ranks print, as `[rank 2] ...`, up to a limit for each rank. Each rank writes into
 two files (stdout and stderr), which the parent reads while the rank runs.
 
-For one second after the first output nothing is shown. A short run therefore prints all lines of
-rank 0, then all of rank 1, and so on, in the same order every time. A longer run then streams its
-output, and shows in rank order what is new since the last look.
+For one second after the first output nothing is shown, unless a rank prints very much. A short run
+therefore shows all lines of rank 0, then all of rank 1, and so on, in the same order every time. A
+longer run then streams its output: at each look it shows, in rank order, what is new.
 """
 
 import glob
@@ -11,13 +11,13 @@ import os
 import sys
 import time
 
-LIMIT = 20_000  # characters that a rank may show per launch, on stdout and on stderr each
+LIMIT = 20_000  # characters that a rank may show per launch, on each of stdout and stderr
 OF_GLOO = "[Gloo] Rank "  # torch 2.10 prints such a line, from C++, for each new group
 HOLD = 1.0  # seconds after the first output in which nothing is shown
 
 
 class Output:
-    """Collects what all ranks print in one run, and prints it if `show` is true."""
+    """Collects what all ranks print in one run, and shows it if `show` is true."""
 
     def __init__(self, folder: str, nproc: int, show: bool, earlier: bool = False):
         """earlier: the ranks have done other runs before, whose output is dropped."""
@@ -30,7 +30,7 @@ class Output:
                 stream.empty()
 
     def pump(self, final: bool = False) -> None:
-        """Show what is new. final: the run is over, so nothing is held back any more, not even a
+        """Show what is new. final: the run is over, so nothing is held back any longer, not even a
         last line without a newline."""
         streams = self._all()
         if self.first is None and any(stream.size() for stream in streams.values()):
@@ -119,6 +119,6 @@ class _Stream:
         self._drop()
 
     def _drop(self):
-        """Empty the file of a rank that has reached its limit, so that a rank which prints for ever
+        """Empty the file of a rank that has reached its limit, so that a rank that prints forever
         does not fill the disk."""
         os.truncate(self.path, 0)

@@ -1,10 +1,10 @@
 """Turns what is sent between the notebook and the ranks into bytes, with cloudpickle, which sends
 functions of a notebook by value.
 
-Two things differ from plain cloudpickle. A function keeps the name of the file that it was written
-in, because a verdict quotes its lines; cloudpickle 3.1.3 and later replace it by "<dynamic-code>".
-And a plain CPU tensor is packed as its elements, because torch would pack its storage as a file
-of its own, which takes ten times as long.
+Two things differ from plain cloudpickle. First, a function keeps the name of the file in which it
+was written, because a verdict quotes its lines; cloudpickle 3.1.3 and later would replace the name
+by "<dynamic-code>". Second, a plain CPU tensor is packed as its elements, because torch would pack
+its storage as a file of its own, which takes ten times as long.
 """
 
 import ctypes
@@ -33,9 +33,9 @@ def _op_of_torch(*path):
 
 
 def _path_of(op) -> tuple[str, ...] | None:
-    """The names that lead from torch.ops to `op`: () for itself, ("aten",) for torch.ops.aten, and
-    ("aten", "mm", "default") for an overload. None for other objects. These are sent by name,
-    because they can neither be imported nor be packed by value."""
+    """The names that lead from torch.ops to `op`: () for torch.ops itself, ("aten",) for
+    torch.ops.aten, and ("aten", "mm", "default") for an overload. None for any other object. Ops
+    are sent by name, because they can neither be imported nor be packed by value."""
     if op is torch.ops:
         return ()
     if isinstance(op, type(torch.ops.aten)):
@@ -105,7 +105,7 @@ def dumps(thing, to_notebook: bool = False) -> bytes:
     cannot be copied.
 
     to_notebook: move tensors from a GPU to the CPU, because the notebook should not have to open a
-        context on every GPU to read a loss; and raise OnRanksAlone for something that cannot exist
+        context on every GPU to read a loss. Also raise OnRanksAlone for something that cannot exist
         outside of a rank, such as a model with a process group.
     """
     buffer = io.BytesIO()

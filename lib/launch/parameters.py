@@ -1,5 +1,5 @@
 """Adds the names of parameters to the errors of torch's DistributedDataParallel, which gives only
-their indices. torch writes the first line, and we replace it with the second:
+their indices. torch writes the first of these lines, and we replace it with the second:
 
 Parameter indices which did not receive grad for rank 1: 4 5
 Parameters without a gradient on rank 1: experts.1.weight, experts.1.bias (indices 4 5). Try: ...
@@ -23,8 +23,9 @@ TRY = (
 
 
 def with_names(text: str, trace) -> str:
-    """The message of an exception. If torch's DDP numbers parameters in it, their names are added.
-    trace: the exception's traceback, in whose frames we look for the DDP module."""
+    """The message of an exception, `text`. If torch's DDP refers to parameters by number in it,
+    their names are added. trace: the exception's traceback, in whose frames we look for the DDP
+    module."""
     if not WITHOUT.search(text) and not ONE.search(text):
         return text
     held = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(trace))

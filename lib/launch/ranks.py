@@ -1,5 +1,5 @@
-"""One set of ranks that are kept alive between runs: how the parent gives them orders, and how it
-finds out whether they can be used again.
+"""Manages one set of ranks that are kept alive between runs: it gives them orders, and finds out
+whether they can be used again.
 
     folder of the set   written by   read by
     go0, stop0, ...     the parent   the ranks: pipes for "begin run 3", "rest", or an interrupt
@@ -63,13 +63,13 @@ class Ranks:
         return kind_of(self.choice, self.nproc)
 
     def begin(self) -> str:
-        """Make the folder of the next run. Its payload and logs have to be there before `go`."""
+        """Make the folder of the next run. Its payload and logs have to be in it before `go`."""
         folder = f"{self.folder}/run{self.runs}"
         os.mkdir(folder)
         return folder
 
     def can_answer(self) -> None:
-        """Make a pipe to each rank for what a person types at its debugger's prompt."""
+        """Make a pipe to each rank, once, for what a person types at its debugger's prompt."""
         if not self.answers:
             self._make_pipes("answers", self.answers)
 
@@ -93,7 +93,7 @@ class Ranks:
 
     def keep(self) -> None:
         """Make this the set of a session. From now on nothing is restored after a run, and each
-        rank has a second pipe, through which it can be interrupted."""
+        rank has another pipe, through which it can be interrupted."""
         self._make_pipes("stop", self.pipes)
         self.stays = True
         sets.remove(self)
@@ -109,8 +109,8 @@ class Ranks:
         return [rank for rank, (word, *_) in enumerate(self.states()) if word != worker.KEPT]
 
     def have_left(self, seconds: float) -> bool:
-        """Have all ranks left the last cell, or joined a new group? Waits for them for up to
-        `seconds`."""
+        """Have all ranks left the last cell, or joined a new group? Waits up to `seconds` for
+        them."""
         return self._all_say(worker.KEPT, seconds)
 
     def are_even(self) -> bool:
@@ -144,8 +144,8 @@ class Ranks:
             pause = min(0.01, 1.5 * pause)
 
     def sleep(self) -> None:
-        """Stop the processes of a resting set (SIGSTOP), because gloo's threads would otherwise
-        wake a hundred times a second. `go` lets them continue."""
+        """Stop the processes of a resting set on gloo (SIGSTOP, only on Linux), because gloo's
+        threads would otherwise wake a hundred times a second. `go` lets them continue."""
         if linux.IS_HERE and self.choice.name == "gloo" and self.is_as_new(0):
             signal_to(self.agent.pids(), signal.SIGSTOP)
 
@@ -160,8 +160,8 @@ class Ranks:
             return list(worker.STATE.iter_unpack(file.read()))
 
     def is_as_new(self, seconds: float) -> bool:
-        """Are all ranks at rest, and as they were before their first run? Waits for up to `seconds`
-        until they have undone what the last run changed."""
+        """Are all ranks at rest, and as they were before their first run? Waits up to `seconds` for
+        them to undo what the last run changed."""
         return self._all_say(worker.RESTED, seconds) and self.are_even()
 
     def is_outdated(self) -> bool:

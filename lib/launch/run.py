@@ -1,10 +1,10 @@
 """launch.run sends a function of the notebook to N ranks, runs it there, and returns the results in
 rank order.
 
-Function and arguments are packed as bytes (packing.py) and written into the folder of the run.
-Ranks from an earlier run, or new ones (warm.py), read them and start, and the parent watches their
-logs until all have returned (watch.py). Then it audits the ledger's logs and reads the results.
-Whatever goes wrong becomes one error that names rank, line and values (errors.py).
+The function and its arguments are packed as bytes (packing.py) and written into the folder of the
+run. Ranks from an earlier run, or new ones (warm.py), read them and start, and the parent watches
+their logs until all have returned (watch.py). Then it audits the logs and reads the results. If the
+run fails, one error names rank, line and values (errors.py).
 """
 
 import contextlib
@@ -45,7 +45,7 @@ ways_out.explain_outside()
 
 
 class Results(list):
-    """[result of rank 0, result of rank 1, ...], together with what the run left behind.
+    """[result of rank 0, result of rank 1, ...], together with what else is known about the run.
 
     ledger: what was sent, received and waited for (None when the ledger was off)
     output: [(rank, line), ...] that the ranks printed to stdout
@@ -70,29 +70,31 @@ def run(
     seed: int = 0,
     **unknown: Any,
 ) -> Results:
-    """Run fn(*args) on `nproc` ranks, printing what they print as `[rank 2] ...`; return their
+    """Run fn(*args) on `nproc` ranks, show what they print as `[rank 2] ...`, and return their
     results in rank order.
 
     fn and args are sent by value, so functions and lambdas typed into a notebook work. Each rank
     has its own copies, so what it changes in them is lost unless the function returns it. On a
-    rank, torch.distributed is initialised, and torch runs on one thread.
-    backend: "auto" is NCCL where there is one GPU per rank, else gloo on the CPU; "gloo", "nccl",
-        "nccl-shared".
+    rank, torch.distributed is initialised, and torch uses one CPU thread.
+    backend: "auto" is NCCL if there is a GPU for each rank, else gloo on the CPU. The others are
+        "gloo", "nccl" and "nccl-shared" (lib/backend/choice.py).
     timeout: seconds, counted from when all ranks have begun, after which the run is stopped and
-        explained. Time in which other programs of a busy machine had the processors is not counted.
+        explained. Up to 5 minutes in which other programs kept the ranks from running are not
+        counted.
     ledger: log every op of the ranks. This costs up to 200 microseconds per op, and on GPUs the
         host waits in every synchronous collective, so that FSDP2's all-gathers overlap with
         nothing. Turn it off to measure time.
     fresh: run on processes that no other run has used or will use. Otherwise the processes of an
-        earlier run are used again, after its changes have been undone (lib/launch/warm.py).
-    seed: the base seed of the random numbers of torch, numpy and Python. Each rank is seeded from
-        the base seed and its rank, so numbers differ between the ranks, but not between two runs
-        with the same seed.
+        earlier run may be used again, after its changes have been undone (lib/launch/warm.py).
+    seed: the base seed of the random numbers of torch, numpy and Python. Each rank's seed is made
+        from the base seed and the rank, so the numbers differ between ranks, but not between two
+        runs with the same base seed.
 
     Raises RankError, naming rank, line and values, if a rank fails, if the ranks deadlock, if their
-    calls do not match, or at the timeout; ValueError, TypeError or RuntimeError if the call itself
-    is wrong. After any of these, no process of the run is left. All ranks end when this process
-    does.
+    calls do not match, or at the timeout. Raises ValueError, TypeError or RuntimeError if the call
+    itself is wrong, TypeError if a result cannot be loaded here, and RuntimeError if the ranks
+    cannot be started or the disk is full. After any of these, no process of the run is left. All
+    ranks end when this process does.
     """
     return _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, [*unknown], show=True)
 
@@ -144,8 +146,8 @@ def _launch(fn, args, nproc, backend, timeout, ledger, fresh, seed, unknown, sho
 def settings_line(ledger: bool, seed: int | None) -> bytes:
     """The first line of a payload, as JSON. It contains the settings of this process that the ranks
     adopt before they load the function (working directory, sys.path, sys.argv), whether they keep a
-    ledger, whether a person can answer a debugger, and the base seed of their random numbers (None:
-    these continue where the last run left them)."""
+    ledger, whether a person can answer a debugger, and the base seed of their random numbers. With
+    None, these continue where the last run left them."""
     try:
         folder = os.getcwd()
     except FileNotFoundError:
@@ -166,7 +168,8 @@ def settings_line(ledger: bool, seed: int | None) -> bytes:
 
 @contextlib.contextmanager
 def room_explained():
-    """Inside, the OSError of a full disk becomes a RuntimeError that says where to free space."""
+    """Inside the block, the OSError of a full disk becomes a RuntimeError that says where to free
+    space."""
     try:
         yield
     except OSError as error:
@@ -180,9 +183,10 @@ def room_explained():
 
 
 def run_on(ranks: Ranks, payload: bytes, timeout: float, ledger: bool, show: bool) -> Results:
-    """Execute `payload`, settings and packed function, as one run on these ranks. Raises RankError
-    if the run fails, and Stopped if a person stops it. In both cases the ranks are ended, except
-    those of a session, which stay alive and may still be inside the run."""
+    """Execute `payload`, which consists of the settings and the packed function, as one run on
+    these ranks. Raises RankError if the run fails, and Stopped if a person stops it. In both cases
+    the ranks are ended, except those of a session. These stay alive, unless one of them has died,
+    and may still be inside the run."""
     folder, nproc, agent = ranks.begin(), ranks.nproc, ranks.agent
     with open(f"{folder}/payload", "wb") as file:
         file.write(payload)
@@ -201,7 +205,7 @@ def run_on(ranks: Ranks, payload: bytes, timeout: float, ledger: bool, show: boo
     if failure is not None and (failure.gone or not ranks.stays):
         agent.kill()
     output.pump(final=True)
-    # a full disk is the cause, whatever error the ranks report because of it
+    # if the disk is full, that is the cause of whatever error the ranks report
     if failure is not None and shutil.disk_usage(folder).free < ROOM:
         raise OSError(errno.ENOSPC, "the folder of the run is full")
     if failure is None and not all(
@@ -218,9 +222,9 @@ def run_on(ranks: Ranks, payload: bytes, timeout: float, ledger: bool, show: boo
 
 
 def _stopped(failure, ranks, folder, output, show, left):
-    """Say what the ranks were doing when a person stopped the run, and end them unless they belong
-    to a session. We kill them first but wait for their end only after the report, because on a busy
-    machine they can take seconds to end."""
+    """Report what the ranks were doing when a person stopped the run, and end them unless they
+    belong to a session. We send the signal first but wait only after the report, because on a busy
+    machine the ranks can take seconds to end."""
     if not ranks.stays:
         signal_to(ranks.agent.pids(), signal.SIGKILL)
     stop = Stopped()
@@ -272,13 +276,14 @@ def _loaded(file, rank):
 
 
 def choose(backend: str, nproc: int) -> backends.Choice:
-    """What the ranks run on. Raises ValueError for an unknown backend and RuntimeError for one that
-    cannot run so many ranks; a notebook then shows the message without a traceback."""
+    """The backend and the device for the ranks. Raises ValueError for an unknown backend and
+    RuntimeError for one that cannot run so many ranks. A notebook shows the message of either
+    without a traceback."""
     try:
         return backends.choose(backend, nproc)
     except (ValueError, RuntimeError) as error:
         raised_by = error.__traceback__.tb_next
-        # if `backends.choose` itself raised it, then on purpose, and not because something broke
+        # if `backends.choose` itself raised the error, it did so on purpose
         if raised_by.tb_frame.f_code is backends.choose.__code__ and raised_by.tb_next is None:
             short(error)
         raise
@@ -287,8 +292,8 @@ def choose(backend: str, nproc: int) -> backends.Choice:
 def check_call(
     fn: Callable, args: tuple, nproc: int, timeout: float, seed: int, unknown: list[str]
 ) -> None:
-    """Raise RuntimeError, TypeError or ValueError if these arguments of `run` cannot work, before
-    any rank is started for them."""
+    """Raise RuntimeError, TypeError or ValueError if a run with these arguments cannot work. This
+    is done before any rank is started."""
     if wrong := _wrong_call(fn, args, nproc, timeout, seed, unknown):
         raise short(wrong)
 
@@ -322,7 +327,7 @@ def _wrong_call(fn, args, nproc, timeout, seed, unknown):
 
 
 def say_once(choice: backends.Choice) -> None:
-    """Print what the ranks run on, at the first launch and at the first with another choice."""
+    """Print which backend and device the ranks use, unless this kernel has printed it before."""
     kind = (choice.name, choice.ranks_per_gpu)
     if kind not in _said:
         print(choice.why)
@@ -335,9 +340,9 @@ def say_once(choice: backends.Choice) -> None:
 
 
 def pack(fn: Callable, args: tuple) -> bytes:
-    """fn and args as bytes. Functions and classes from the user's own modules are sent by value
-    too, because a rank that imports the module could get a different version from the one that is
-    loaded here. Raises TypeError, naming what cannot be sent."""
+    """fn and args as bytes. Functions and classes from the user's own modules are sent by value,
+    too, because a rank that imported the module could get a different version from the one that is
+    loaded here. Raises a TypeError that names what cannot be sent."""
     modules = {
         sys.modules.get(getattr(thing, "__module__", None) or "")
         for thing in (fn, *args)

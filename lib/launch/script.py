@@ -4,9 +4,9 @@ not cells.
     launch.as_script(train, "train.py")    ->    torchrun --nproc-per-node 4 train.py
 
 The script contains the function, the functions, classes and values of the notebook that it uses,
-and the imports that these need. They are found by following the names that each function reads. Its
-`main` is decorated with torch's @record, so that torchrun reports the traceback of a rank that
-raised.
+and the imports that these need. We find them by following the names that each function reads. The
+script's `main` is decorated with torch's @record, so that torchrun reports the traceback of a rank
+that raised an error.
 """
 
 import ast
@@ -61,11 +61,14 @@ def as_script(
 ) -> str:
     """Write fn(*args) as a script for torchrun, and return the command line that runs it.
 
-    args, and the notebook's values that fn uses, must be numbers, strings, or tuples, lists or
-    dicts of them. seed: the base seed; each rank draws the same random numbers as under
-    `launch.run` with that seed. Raises TypeError, naming the value, for a value that cannot be
-    written as a literal, for one whose name the script needs itself (NEEDED), for a function that
-    uses variables of an enclosing function, and for a function whose source cannot be found.
+    args, and the notebook's values that fn uses, must be literals such as numbers, strings, or
+    tuples, lists or dicts of them. nproc: the number of ranks in the command line. seed: the base
+    seed; each rank draws the same random numbers as under `launch.run` with that seed.
+
+    Raises TypeError, naming the value, for a value that cannot be written as a literal, for one
+    whose name the script needs itself (NEEDED), for a function that uses variables of an enclosing
+    function, for a function or class whose source cannot be found, and if fn is not a function
+    written in Python.
     """
     if not isinstance(fn, types.FunctionType):
         raise TypeError(f"as_script writes a function, not {fn!r}")
@@ -97,8 +100,8 @@ def as_script(
 
 
 def _gather(fn, imports, pieces):
-    """Add the source of fn, and of everything that it uses, to `imports` and `pieces`. A definition
-    is added before the definitions that use it."""
+    """Add the source of fn, and of everything that it uses, to `imports` and `pieces`, each
+    definition before those that use it."""
     fn = inspect.unwrap(fn)
     # a method that calls super() has the free variable __class__
     outer = [name for name in fn.__code__.co_freevars if name != "__class__"]
@@ -127,7 +130,7 @@ def _gather_class(cls, imports, pieces):
 
 
 def _gather_names(names, fn, imports, pieces):
-    """Of these names, add those that are globals of fn, each with everything that it uses."""
+    """Add those of these names that are globals of fn, each with everything that it uses."""
     for name in names:
         if name not in fn.__globals__:
             continue
@@ -222,8 +225,9 @@ def _source(thing):
 
 
 def _class_source(cls):
-    """The source of a class from the notebook. `inspect` looks in the file of its module, which a
-    notebook does not have, so we look in the cell that one of its methods was compiled from."""
+    """The source of a class from the notebook. `inspect` would look in the file of the class's
+    module, which a notebook does not have, so we look in the cell from which one of its methods was
+    compiled."""
     for method in _methods(cls):
         text = "".join(linecache.getlines(method.__code__.co_filename))
         for node in ast.walk(ast.parse(text)):

@@ -1,11 +1,12 @@
-"""The servers that ranks are forked from. A server is a process that has imported torch once, so
-that a rank forked from it begins at once.
+"""The servers from which ranks are forked. A server is a process that has imported torch once, so a
+rank that is forked from it begins at once.
 
 A fresh interpreter would need seconds to import torch, and the kernel itself cannot be forked
-safely once torch has started threads in it. This is the idea of multiprocessing's forkserver. We
-run our own instances of it, separate from the one that a program itself may use. A server imports
-nothing of lib, so that an edit to lib takes effect on the next new ranks. There are two servers,
-because some parts of torch take as long to import as the rest, and many runs do not need them:
+safely once torch has started threads in it. Multiprocessing's forkserver solves the same problem in
+this way. We run our own instances of it, separate from the one that a program itself may use. A
+server imports nothing of lib, so that an edit to lib takes effect on the next new ranks. There are
+two servers, because some parts of torch take as long to import as all the rest, and many runs do
+not need them:
 
     the kernel's first launch   waits for a server that has imported `PRELOAD`
     soon after, when idle       a second server imports `LATER` as well, and ranks are then forked
@@ -27,14 +28,14 @@ LATER = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"]
 # the most bytes of the temporary folder's path, because a Unix socket's path may have 107 and
 # multiprocessing adds up to 40
 LONGEST = 67
-# if True, the first server imports `LATER` too. The tests set this, because there nobody waits for
-# the first launch.
+# If True, the first server imports `LATER` too. The tests set this, because no person waits for
+# their first launch.
 AT_ONCE = False
 
 
 class Server:
     """A process that imports `modules` and then forks ranks on request. It ends when this process
-    does, whatever the reason, but not before its imports are done."""
+    does, for whatever reason, but not before its imports are done unless `end` kills it."""
 
     def __init__(self, modules: list[str], loaded: bool = False):
         """loaded: ranks may be forked from it from the start. The first ones then wait until it has
@@ -44,8 +45,8 @@ class Server:
         self.server.set_forkserver_preload(modules)
 
     def start(self) -> None:
-        """Start the process. It inherits a blocked SIGINT and passes it on to its ranks, because
-        the stop button must not interrupt it while it imports."""
+        """Start the process with SIGINT blocked, because the stop button must not interrupt it
+        while it imports. Its ranks inherit this."""
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

@@ -6,21 +6,21 @@ build up state on them step by step, as you do in the notebook itself.
                                   dist.all_reduce(x)               ranks.end()
                                   x
 
-launch.run ends its ranks when something goes wrong, but here that would lose the variables.
-Therefore a session tries to continue:
+If something goes wrong, launch.run ends its ranks. In a session that would lose the variables, so a
+session tries to continue:
 
     a cell ends             and then
     ----------------------  ------------------------------------------------------------------------
-    well                    the variables stay
+    without an error        the variables are kept
     with an error, or       the other ranks finish, or are interrupted where they wait for a rank
-    with the stop button    that has left; the variables stay. If the ranks' calls no longer match,
-                            all ranks join a new group
-    because a rank died or  the session ends; the message names the variables that are lost
+    with the stop button    that has left. The variables are kept. If the ranks' calls no longer
+                            match, all ranks join a new group
+    because a rank died or  the session ends, and the message names the variables that are lost
     cannot be interrupted
 
-Each cell is a run like those of launch.run, with a ledger, a verdict when it fails, and the line
-that says what the ranks are doing. Ranks that wait inside NCCL on a GPU cannot be interrupted, so
-there an interrupt ends the session.
+Each cell is a run like those of launch.run, with a ledger, a verdict if it fails, and the line that
+says what the ranks are doing. If ranks wait inside NCCL on a GPU, they cannot be interrupted, and
+then an interrupt ends the session.
 """
 
 import ast
@@ -60,8 +60,8 @@ _numbers = itertools.count(1)  # numbers the cells of all sessions
 class Session:
     """Ranks that keep their variables until `end()`. `launch.session` creates one.
 
-    ledger: what the last cell, or the last call of `run`, communicated. names: the variables that
-        exist on at least one rank.
+    ledger: what the last cell, or the last call of `run`, communicated; None if it kept no ledger.
+    names: the variables that exist on at least one rank.
     """
 
     def __init__(self, choice: Choice, nproc: int, timeout: float, seed: int):
@@ -86,11 +86,12 @@ class Session:
         seed: int | None = None,
         **unknown: Any,
     ) -> Results:
-        """`launch.run(fn, *args)` on these ranks: the results in rank order.
+        """Do what `launch.run(fn, *args)` does, on these ranks. Returns the results in rank order.
 
         seed: the base seed of the ranks' random numbers; with None they continue where the last
-            cell left them. Raises what `launch.run` raises, and RuntimeError if the session has
-            ended.
+            cell left them.
+
+        Raises what `launch.run` raises, and RuntimeError if the session has ended.
         """
         check_call(fn, args, self.nproc, timeout, 0 if seed is None else seed, [*unknown])
         return self._run(fn, args, timeout, ledger, seed, show=True)
@@ -100,8 +101,8 @@ class Session:
         the value of its last expression. `%%ranks` calls this.
 
         The cell can use torch, dist, rank and world_size without importing them. Raises ValueError,
-        before any rank has run a line, if the source is not valid Python or calls a check, or if
-        the session does not have all of `ranks`; and what `run` raises.
+        before any rank has run a line, if the source is not valid Python or uses a check, or if the
+        session does not have all of `ranks`. It also raises what `run` raises.
         """
         chosen = tuple(range(self.nproc)) if ranks is None else tuple(ranks)
         if strangers := [rank for rank in chosen if not 0 <= rank < self.nproc]:
@@ -136,12 +137,12 @@ class Session:
         raise short(KeyError(text))
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Give all ranks a copy of `value` under this name."""
+        """Set the variable of this name to a copy of `value` on all ranks."""
         done = self._run(cells.put, ({name: value},), self.timeout, True, None, False)
         self.names = sorted(set().union(*done))
 
     def end(self) -> None:
-        """End the ranks, and with them their variables."""
+        """End the ranks, which loses their variables."""
         if not self._ended():
             self._end("you called its end()")
 
@@ -184,8 +185,8 @@ class Session:
 
     @contextlib.contextmanager
     def _recovering(self):
-        """When a run inside fails or is stopped, make the ranks ready for the next cell, and add to
-        the error whether the session continues."""
+        """If a run inside the block fails or is stopped, make the ranks ready for the next cell,
+        and add to the error whether the session continues."""
         try:
             yield
         except RankError as error:
@@ -256,7 +257,8 @@ class Session:
 
 
 def _waited(error):
-    """If some ranks raised an error, lines that say what the others were waiting for; else []."""
+    """If some ranks raised an error, lines that say what the others were waiting for; [] for any
+    other failure."""
     if error.kind != "raised" or not error.waits_in:
         return []
     alike: dict[str, list[int]] = {}
@@ -278,7 +280,7 @@ def session(nproc: int = 4, backend: str = "auto", timeout: float = 600, seed: i
 
     backend, seed: as for `launch.run`. The seed is used once, before the first cell. In later cells
         the random numbers continue.
-    timeout: seconds that a cell may take.
+    timeout: the seconds that a cell may take; `Session.run` has a timeout of its own.
 
     An earlier session on the same number of ranks is ended. Sessions on other numbers of ranks
     continue, and `%%ranks NAME` chooses one of them by the name of its variable. Raises MemoryError
@@ -305,7 +307,7 @@ def latest() -> Session | None:
 
 
 def _compile(number, source):
-    """Raise ValueError if the cell is not valid Python, or if it calls a check."""
+    """Raise ValueError if the cell is not valid Python, or if it uses a check."""
     file = cells.remember(number, source)
     try:
         tree = ast.parse(source, file)

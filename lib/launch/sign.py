@@ -1,11 +1,12 @@
 """A sign of life for a person who waits: after 3 s, one line below the cell says what the ranks are
-doing. It is rewritten in place once per second, and disappears when the run ends.
+doing. It is rewritten in place once per second (every five seconds after the first 20), and
+disappears when the run ends.
 
     8 s: ranks 0 and 1 compute at line 6; stop shows where
 
 When a program executes, compares or grades a notebook, the line is never shown (lib/frontend.py).
-At each look every rank is asked for its stack, which it writes without stopping its work. Without a
-ledger no rank is asked, because then the run is probably a measurement.
+At each look every running rank is asked for its stack, which it writes without stopping its work.
+Without a ledger no rank is asked, because the run is then probably a measurement.
 """
 
 from collections.abc import Iterable
@@ -43,7 +44,7 @@ class Sign:
             self.line.write("")
 
     def look(self) -> None:
-        """Rewrite the line if a person is looking at the notebook and the time has come."""
+        """Rewrite the line if a person sees the notebook and it is time to do so."""
         elapsed = now() - self.began
         if not self.attended or elapsed < self.next:
             return
@@ -62,7 +63,7 @@ class Sign:
 
 
 def doing(heads: list[Head], waits: dict[int, Wait], found: dict[int, stacks.Frames]) -> str:
-    """What the ranks are doing, in one line. waits: {rank: what it waits for}. found: the stacks of
+    """One line that says what the ranks are doing. waits: {rank: its Wait}. found: the stacks of
     the ranks that have answered."""
     if late := [rank for rank, head in enumerate(heads) if head.state == 0]:
         begun = len(heads) - len(late)
@@ -78,7 +79,7 @@ def doing(heads: list[Head], waits: dict[int, Wait], found: dict[int, stacks.Fra
 
 
 def _one(rank, head, waits, found):
-    """What one rank is doing, as words that follow "rank 0" and as words that follow "ranks 0 and
+    """What one rank is doing, as the words that follow "rank 0" and those that follow "ranks 0 and
     1"."""
     if head.state >= RETURNED:
         return "has returned", "have returned"

@@ -10,17 +10,17 @@ these processes find each other at the first node.
 On a cluster, ranks and nodes can fail. The script then runs again, and its training continues from
 the last complete checkpoint:
 
-    what dies   who starts the script again
-    a rank      torchrun, all ranks on all nodes, up to --max-restarts times
+    what dies   how the script starts again
+    a rank      torchrun restarts all ranks on all nodes, up to --max-restarts times
     a node      Slurm puts the job back into its queue (--requeue)
 
-You need not number the nodes, because all of them run the same command, and torchrun's "c10d"
+You do not have to number the nodes, because all of them run the same command, and torchrun's "c10d"
 rendezvous numbers those that join. With its "static" rendezvous (--node-rank), a node would notice
-a failure elsewhere only when its own ranks fail because of it.
+a failure on another node only when its own ranks fail because of it.
 
-Before torchrun starts, the job lets every node connect to every other one at its NodeAddr, the
-address by which Slurm itself reaches it. Without this check, a wrong address would show only as a
-torchrun that silently looks for a name that no node has, and gives up after a minute.
+Before torchrun starts, the job lets every node connect to every other one at its NodeAddr, which is
+the address that Slurm itself uses. Without this check, the only sign of a wrong address would be
+that torchrun silently looks for a name that no node has, and gives up after a minute.
 
 Tests run these jobs under Slurm 22.05.8 of Debian 12, with two nodes on one machine
 (tests/slurm.py). Each node has two ranks, which use gloo. One test kills a rank, and another sets a
@@ -101,10 +101,10 @@ def as_slurm(
 
     script: has to be on a file system that all nodes share, as do the checkpoints that it writes.
     nproc_per_node: ranks on each node. gpus_per_node: requested from Slurm; 0 requests none.
-    max_restarts: how often torchrun may start all ranks again. time: the job's time limit, in
-    Slurm's format. ledger_dir: the ranks' logs are written to a folder in it that is named after
-    the job's id; None writes none. Raises FileNotFoundError if `script` does not exist, ValueError
-    for fewer than 1 node or rank.
+    max_restarts: how often torchrun may restart all ranks. time: the job's time limit, in Slurm's
+    format. ledger_dir: the ranks' logs are written to a folder in it that is named after the job's
+    id; with None no logs are written. Raises FileNotFoundError if `script` does not exist, and
+    ValueError for fewer than 1 node or fewer than 1 rank per node.
     """
     script, path = os.path.abspath(script), os.fspath(path)
     if not os.path.isfile(script):

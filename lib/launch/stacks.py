@@ -30,9 +30,9 @@ Frames = list[tuple[str, int, str]]  # (file, line, function), innermost first
 
 
 def ask(folder: str, pids: dict[int, int]) -> dict[int, Frames]:
-    """{rank: the current stack of its main thread}, empty for a rank that does not answer within
-    ANSWER seconds. pids: {rank: process id} of the ranks to ask. We do not wait for a rank that a
-    signal has stopped, because it cannot answer."""
+    """{rank: the current stack of its main thread}, which is empty for a rank that does not answer
+    within ANSWER seconds. pids: {rank: process id} of the ranks to ask. We do not wait for a rank
+    that a signal has stopped or that has ended, because it cannot answer."""
     starts = call(folder, pids)
     sizes, before, asked = dict(starts), None, now()
     while now() - asked < ANSWER and not (
@@ -64,7 +64,8 @@ def answers(folder: str, starts: dict[int, int]) -> dict[int, Frames]:
 
 
 def of_a_crash(folder: str, rank: int) -> Frames:
-    """The stack that a rank wrote when a signal ended it; [] if it could not, as with SIGKILL."""
+    """The stack that a rank wrote when a signal ended it; [] if it could not write one, as with
+    SIGKILL."""
     with contextlib.suppress(FileNotFoundError):
         with open(f"{folder}/stack{rank}", errors="replace") as file:
             _, crashed, stack = file.read().rpartition("Fatal Python error")
@@ -77,8 +78,8 @@ def _frames(path, start):
 
 
 def _has_begun(path, start):
-    """Has an answer begun in the file after offset `start`? Text without the first line of a stack
-    is the rest of an answer to an earlier call."""
+    """Has an answer begun in the file after offset `start`? If the text there has no first line of
+    a stack, it is the rest of an answer to an earlier call."""
     return HEAD in _since(path, start)
 
 
@@ -95,25 +96,27 @@ def _parse(text):
 
 
 def is_blocked(frames: Frames) -> bool:
-    """Is the innermost frame, apart from locks of Python's threading, in torch, lib.collectives or
-    lib.ledger? Such a rank may wait for others; one in the user's own code computes or sleeps."""
+    """Is the innermost frame, apart from those of Python's threading, in torch, lib.collectives or
+    lib.ledger? Such a rank may wait for others, whereas a rank in the user's own code computes or
+    sleeps."""
     inner = next((f for f in frames if not f[0].endswith("threading.py")), None)
     return inner is not None and inner[0].startswith((TORCH, LIB + "collectives", LIB + "ledger"))
 
 
 def is_connecting(frames: Frames) -> bool:
-    """Is the rank making a process group, inside torch? Then it may be retrying a connection."""
+    """Is the rank making a process group in torch? If so, it may be retrying a connection."""
     return any(file.startswith(TORCH) and function in GROUP for file, _, function in frames)
 
 
 def user_line(frames: Frames) -> str | None:
-    """The innermost line of the user's code on this stack, in words; None if there is none."""
+    """The line of `user_frame`, in words; None if there is none."""
     found = user_frame(frames)
     return source.position(*found) if found else None
 
 
 def user_frame(frames: Frames) -> tuple[str, int, str] | None:
-    """The innermost frame of the user's code on this stack; None if there is none."""
+    """The innermost frame of this stack that is the user's, or in a package of lib other than those
+    in BELOW. None if there is none, because all are in torch, Python's library, or BELOW."""
     for file, line, function in frames:
         if not file.startswith((TORCH, *BELOW, "<frozen", "<string>")) and "python3" not in file:
             return file, line, function

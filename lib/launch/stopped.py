@@ -1,6 +1,6 @@
-"""What is shown when a person has stopped a run: which ranks wait for which others, which ranks
-compute at which line, and a figure of the waits. Often a person presses stop because a run seems to
-hang, and this says why it did."""
+"""Shows what the ranks were doing when a person stopped a run: which ranks waited for which others,
+which ranks computed at which line, and a figure of the waits. People often press stop because a run
+seems to hang, and this tells them why it did."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ _told: ContextVar[Callable[[RankError], None] | None] = ContextVar("told", defau
 
 @contextlib.contextmanager
 def told(tell: Callable[[RankError], None]) -> Iterator[None]:
-    """Inside, when a run is stopped, `tell` is called with its error at once, and nothing is
-    printed. Checks use this to report the stop in their own words."""
+    """Inside the block, if a run is stopped, `tell` is called with its error at once, and nothing
+    is printed. Checks use this to report the stop in their own words."""
     before = _told.set(tell)
     try:
         yield
@@ -24,7 +24,7 @@ def told(tell: Callable[[RankError], None]) -> Iterator[None]:
 
 
 def in_a_check() -> bool:
-    """Is a check running now? Checks are what runs inside `told`."""
+    """Is a check running now? We know this because only checks use `told`."""
     return _told.get() is not None
 
 
@@ -38,8 +38,8 @@ def say(error: RankError, show: bool) -> None:
 
 
 def figure(error: RankError) -> None:
-    """Draw which ranks wait for which, if any does and a person looks at the notebook. lib.plots
-    provides the figure, so without that import there is none."""
+    """Draw which ranks wait for which, if any rank waits and a person sees the notebook. lib.plots
+    provides the figure, so if it has not been imported, nothing is drawn."""
     waits_for = frontend.figures.get("waits_for")
     if waits_for and frontend.attended() and any(error.waits.values()):
         labels = {rank: f"waits in {op}" for rank, op in error.waits_in.items()}

@@ -5,15 +5,15 @@ and in between its processes are stopped (with SIGSTOP, on gloo). Each combinati
 number of ranks has sets of its own:
 
     taken   gives a run its set: one that rests, or a new one. After a run that ended well the set
-            rests again; after any other it is ended
+            rests again; after any other run it is ended
     keeper  a thread that works between the runs. It ends a set if the last run changed something
             that cannot be undone, and starts one in advance, of the kind that was used last
-    kept    the sets of sessions (sessions.py). No other run uses them or ends them
+    kept    the sets of sessions (sessions.py), which no other run uses or ends
 
-A set also ends when it has rested for `IDLE` seconds, when a file of lib has changed, when memory
-runs short (the least recently used set first), and when this process ends. For sets of sessions
-only the first and the last of these apply. On GPUs there is only one set at a time, in addition to
-those of sessions.
+A set also ends when it has rested for `IDLE` seconds (`IDLE_ON_GPU` on GPUs), when a file of lib
+has changed before the next run, when memory runs short (the least recently used set first), and
+when this process ends. For sets of sessions only the first and the last of these apply. On GPUs
+there is only one set at a time, in addition to those of sessions.
 """
 
 import atexit
@@ -46,7 +46,7 @@ COME = 120.0  # seconds that a set started in advance may take to join its proce
 # bytes of memory that we assume for a rank, unless the resting ranks turn out to need more
 PER_RANK = 100 << 20
 SHARE = 0.5  # the fraction of the free memory that a new set may take
-# the notebook is executed from top to bottom by a program that stores or compares its output
+# is the notebook executed from top to bottom by a program that stores or compares its output?
 UNATTENDED = os.environ.get("LAB_STATIC") == "1"
 
 one_at_a_time = threading.RLock()  # held during a run, and during any change to the sets
@@ -59,10 +59,10 @@ _last: tuple[Choice, int] | None = None  # what ran last, for which the keeper k
 @contextlib.contextmanager
 def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = False):
     """A context in which one run has a set to itself. If the run fails or is interrupted, the set
-    is ended. fresh: take a set that no run has used, and end it in any case.
+    is ended. fresh: take a set that no run has used, and end it even if the run succeeds.
 
     slow_import: the run will probably import what the second server has imported (server.py), so
-    ranks are forked from that server, even if we have to wait for it.
+    its ranks are forked from that server, even if we have to wait for the server.
     """
     global _last
     with one_at_a_time:
@@ -81,8 +81,8 @@ def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = F
 
 
 def keep(choice: Choice, nproc: int) -> Ranks:
-    """A set for a session, which no other run uses. Raises MemoryError if it would take more than
-    `SHARE` of the free memory."""
+    """A set for a session, which no other run uses. Raises MemoryError if a set has to be started
+    for it and would take more than `SHARE` of the free memory."""
     with one_at_a_time:
         if not any(ranks.kind == kind_of(choice, nproc) for ranks in _sets):
             needed, free = _make_room(choice, nproc), linux.free()
@@ -121,8 +121,9 @@ def cell_on(ranks: Ranks):
 
 
 def prepare(on_gpus: bool) -> None:
-    """Start the first server, so that it has imported torch by the time of the first run. When a
-    notebook is graded this does nothing, because there nothing is started in advance."""
+    """Start the first server, so that it has imported torch by the time of the first run. This does
+    nothing if there is a server, or when a notebook is graded, because then nothing is started in
+    advance."""
     with one_at_a_time:
         if not _servers and not GRADED:
             _first(on_gpus)
@@ -187,8 +188,8 @@ def _lack_later():
 
 
 def _load_now():
-    """From now on fork ranks from the second server, because a run needs what it imports. The next
-    ranks wait until it has finished importing."""
+    """From now on fork ranks from the second server, because a run needs what this server imports.
+    The next ranks wait until it has finished importing."""
     if not _servers or _lack_later():
         _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
     if not _servers[-1].loaded:
@@ -197,8 +198,8 @@ def _load_now():
 
 
 def _take_over(server):
-    """From now on fork ranks from this server, the last one made. End the sets from earlier
-    servers, and these servers themselves unless a session still needs them."""
+    """From now on fork ranks from this server, which was made last. End the sets from earlier
+    servers, and also these servers unless a session still needs them."""
     server.loaded = True
     _end(ranks for ranks in _sets if ranks.server is not server)
     while _servers[0] is not server:
@@ -245,16 +246,16 @@ def _server(choice):
 
 
 def _first(on_gpus):
-    # One server that imports everything is enough if nobody waits for the first cells (UNATTENDED),
-    # if nothing is started in advance (GRADED), and on GPUs, where the CUDA contexts of a second
-    # set would cost more than it saves.
+    # One server that imports everything is enough if no person waits for the first cells
+    # (UNATTENDED), if nothing is started in advance (GRADED), and on GPUs, where a second set's
+    # CUDA contexts would cost more than the set saves.
     at_once = servers.AT_ONCE or UNATTENDED or GRADED or on_gpus
     _servers.append(Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True))
 
 
 def _pause(number):
-    """Stop (SIGSTOP) or continue (SIGCONT) the second server and its ranks as long as they are
-    being started in advance, because they would disturb the times of a run."""
+    """Stop (SIGSTOP) or continue (SIGCONT) the second server and its ranks while they are being
+    started in advance, because they would distort the times of a run."""
     for ranks in [ranks for ranks in _sets if not ranks.server.loaded]:
         signal_to(
             [pid for pid in (ranks.server.pid, *ranks.agent.pids()) if pid is not None], number

@@ -10,11 +10,11 @@ names the kind of `Failure` with which a state can end the run:
                                                          after 5 minutes
     running   all ranks have begun, or any log changes   (no failure of its own)
     quiet     no log has changed for 0.1 s               "deadlock", if the logs prove one
-    stalled   still no log has changed, and every rank   "no progress", if every rank is blocked
-              has been idle for 2 s                      inside torch (below Python, as in DDP's
-                                                         reducer) or in a wait of lib
-    patient   as stalled, but the machine may be to      "no progress", if every rank has been idle
-              blame: a rank is making a group, or is in  for 10 s
+    stalled   still no log has changed, and every rank   "no progress", if every rank that runs is
+              has been idle for 2 s                      blocked inside torch (below Python, as in
+                                                         DDP's reducer) or in a wait of lib
+    patient   as stalled, but the machine may be to      "no progress", as in "stalled", but only
+              blame: a rank is making a group, or is in  after every rank has been idle for 10 s
               an op that every rank it needs has called
     quiet,    a rank waits for its GPU: the host then    "no progress", if the logs prove a deadlock
     on GPUs   spins, so it is never idle                 under the assumption that every rank whose
@@ -45,15 +45,15 @@ from lib.ledger.log import EXITED, RAISED, RETURNED, RUNNING, Head
 from lib.ledger.read import Ledger, Logs
 from lib.ledger.verdict import find_waits, is_deadlock
 
-LOOK = 0.01  # seconds between two looks, shorter at first because a run may take milliseconds
+LOOK = 0.01  # seconds between two looks; shorter at first, because a run may take milliseconds
 STABLE = 0.1  # seconds without a change in any log before the logs are judged
 STALL = 2.0  # seconds without processor time before ranks can count as blocked below Python
-# the same if the machine may be to blame: a failed connection is retried after 1, 3 and 7 s
+# the same if the machine may be to blame, because a failed connection is retried after 1, 3 and 7 s
 PATIENCE = 10.0
 # seconds within which every rank has to begin: a long time, because the machine may just be busy
 START = 300.0
-KEPT = 300.0  # seconds of delay by a busy machine that the timeout leaves out at most
-# seconds for which we wait at most, after the first failure, until the other ranks are at rest
+KEPT = 300.0  # the most seconds of delay by a busy machine that the timeout leaves out
+# the most seconds that we wait, after the first failure, until the other ranks are at rest
 GRACE = 1.0
 
 
@@ -65,13 +65,13 @@ class Failure:
     """
 
     kind: str
-    seconds: float  # that were allowed, or that passed without progress
+    seconds: float  # the time that was allowed, or that passed without progress
     heads: list[Head]
     ledger: Ledger
     # ranks whose process ended before its function returned, beginning with those seen first
     gone: list[int]
-    busy: dict[int, str]  # rank -> what it is doing, and at which line of the user's
-    elapsed: float = 0.0  # seconds by the clock since all ranks had begun
+    busy: dict[int, str]  # rank -> what it is doing, and at which line of the user's code
+    elapsed: float = 0.0  # seconds by the clock since all ranks had begun; "stopped": since launch
     exit_codes: dict[int, int | None] = field(default_factory=dict)
 
 
@@ -85,16 +85,16 @@ def watch(
     prompt=None,
     stays: bool = False,
 ) -> Failure | None:
-    """Wait until all ranks have returned, showing their output. Returns None if all went well, else
-    what went wrong; ranks that are still alive are left to the caller.
+    """Wait until all ranks have returned, and show their output meanwhile. Returns None if all went
+    well, else what went wrong. Ranks that are still alive are left running.
 
     agent: the lib.launch.agent.Agent that started them. timeout: in seconds. ledger: whether the
         ranks record their ops, without which no deadlock can be found.
     sign: a lib.launch.sign.Sign, which says meanwhile what the ranks are doing. prompt: a
         lib.launch.debugger.Prompt, which asks a person for commands. stays: whether the ranks
         belong to a session.
-    A KeyboardInterrupt ends the wait, and the Failure says what the ranks were doing. If a second
-    one comes before that is known, it is raised.
+    A KeyboardInterrupt ends the wait, and the Failure says what the ranks were doing. A second
+    KeyboardInterrupt that arrives before this is known is raised.
     """
     watched, pause = _Watch(agent, logs, timeout, ledger, stays), 0.0005
     try:
@@ -127,8 +127,8 @@ class _Watch:
         self.state = "starting"
 
     def look(self) -> str:
-        """Look at the ranks once. Returns the state of the run; with "over" there is nothing more
-        to wait for."""
+        """Look at the ranks once. Returns the state of the run, which is "over" if there is nothing
+        more to wait for."""
         self.state = self._looked(self.logs.heads())
         return self.state
 
@@ -177,7 +177,7 @@ class _Watch:
 
     def _spinning(self, heads):
         """A host that waits for its GPU spins, so it is never idle. Therefore we compare its stack
-        every STALL seconds with the one that it had before.
+        with the previous one every STALL seconds.
 
         A host whose GPU is computing spins as well. It is not blamed, because a verdict requires
         that the ranks' stacks have not moved for PATIENCE seconds, and that the logs prove a
@@ -201,12 +201,12 @@ class _Watch:
         return "quiet"
 
     def _stalled(self, heads):
-        """All ranks have been idle for STALL seconds: are they blocked for good, or may the machine
-        be to blame?"""
+        """All ranks have been idle for STALL seconds. Decide whether they are blocked for good, or
+        whether the machine may be to blame."""
         ledger, stack = self.logs.read(), self._stacks(heads)
         waits = find_waits(ledger, heads)
-        # If a sender has returned without waiting for its message, the message may be lost, and
-        # waiting longer will not help.
+        # If a rank has returned without waiting for a message or collective of its own, that may be
+        # lost, and then waiting longer does not help.
         lost = any(
             entry.owed for head in heads if head.state == RETURNED for entry in ledger.of(head.rank)
         )
@@ -234,8 +234,8 @@ class _Watch:
         return "quiet"
 
     def _unchanged(self):
-        """Were all logs read in the same state? They are read one after another, and meanwhile a
-        rank may have continued, so a proof counts only if no log has changed since."""
+        """Are all logs unchanged since this look began? They are read one after another, and a rank
+        may have continued meanwhile, so a proof counts only if no log has changed."""
         return _signature(self.logs.heads()) == self.signature
 
     def _failed(self, heads):
@@ -246,13 +246,15 @@ class _Watch:
         return "over"
 
     def rested(self, seconds: float) -> None:
-        """A person has debugged a rank for `seconds`, which count towards no timeout."""
+        """Leave out `seconds` for which a person has debugged a rank, so that they count towards no
+        timeout."""
         self.began += seconds
         self.changed = now()
         self.cpu_time.reset()
 
     def stop(self) -> None:
-        """A person has interrupted the run: record what the ranks are doing at this moment."""
+        """Record what the ranks are doing at this moment, because a person has interrupted the
+        run."""
         self._over("stopped", self.logs.heads())
         self.failure.elapsed = now() - self.launched
 
@@ -275,8 +277,9 @@ class _Watch:
 
 def _settled(agent, logs, cpu_time):
     """The heads of the ranks' logs a little after a failure, once every rank has begun and those
-    that still run are asleep in some wait, so that the report says where they wait. Waits at most
-    GRACE seconds of the ranks' own time, which on a busy machine can be longer by the clock."""
+    that still run are asleep in some wait, so that the report says where they wait. Waits for at
+    most GRACE seconds of the ranks' own time, and on a busy machine for up to 3 * PATIENCE seconds
+    by the clock."""
     began, scheduled = now(), 0.0
     while scheduled < GRACE and now() - began < 3 * PATIENCE:
         heads, pids = logs.heads(), dict(enumerate(agent.pids()))
@@ -295,7 +298,7 @@ def _signature(heads):
 
 def _gone(agent, heads):
     """The ranks whose process ended before its function returned. If the agent has ended, these are
-    all that have not returned, because it ends its ranks first."""
+    all ranks that have not returned, because the agent ends its ranks first."""
     ended = agent.has_ended and agent.pids()
     return [
         rank

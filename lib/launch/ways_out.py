@@ -8,7 +8,7 @@ with launch.run, and says in a sentence what to write instead.
     shell_line       what a rank does not have      `!ls` or `%timeit` in the function
     explain_outside  what only a rank can do        launch.run(f(), ...): dist.get_rank() outside
 
-A run that succeeds pays almost nothing for this. We only compare its call with the function's
+A run that succeeds is hardly slowed down by this. We only compare its call with the function's
 signature, and look up the classes of the objects in its results.
 """
 
@@ -112,8 +112,8 @@ WORLD_SIZE = {
 
 
 def of_error(text: str) -> str:
-    """What to do about an error that a function raised on this rank, given the error's text; "" if
-    the error is not recognised."""
+    """What to do about an error, given its text, that a function raised on this rank; "" if the
+    error is not recognised."""
     on_cpu = backend.device().type == "cpu"
     ways = (
         way for says, cpu_only, way in ERRORS if (on_cpu or not cpu_only) and re.search(says, text)
@@ -122,7 +122,7 @@ def of_error(text: str) -> str:
 
 
 def of_result(thing: Any) -> tuple[str, str] | None:
-    """(what `thing` is, what to return instead), if a rank cannot send it back; else None."""
+    """(what `thing` is, what to return instead) if a rank cannot send it back, else None."""
     theirs = (
         kind.__name__
         for kind in type(thing).__mro__
@@ -166,8 +166,8 @@ def of_call(fn: Callable, args: tuple) -> str:
 
 
 def given_as_rank(fn: Callable, args: tuple, nproc: int) -> str:
-    """A warning if a function written for mp.spawn was given its rank as an argument, because every
-    rank would then take this number for its own; else ""."""
+    """A warning if a function that is written for mp.spawn was given a rank as an argument, because
+    every rank would then take this number for its own; else ""."""
     try:
         signature = inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -218,8 +218,8 @@ def unknown_names(names: list[str]) -> str:
 
 
 def shell_line(things: tuple) -> str:
-    """The position of the first line with ! or % in these functions, or in functions of the same
-    module that they call; "" if there is none."""
+    """The position, in words, of the first line with ! or % in these functions, or in functions of
+    the same module that they call; "" if there is none."""
     for code in functions_of(*things):
         if "get_ipython" in code.co_names:
             lines = (
@@ -258,9 +258,9 @@ def _codes(code) -> Iterator[types.CodeType]:
 
 
 def explain_outside() -> None:
-    """Wrap two functions of torch that raise an error if there is no process group. In a process
-    that is not a rank, the error then adds that the line ran in the notebook, and what to write
-    instead."""
+    """Wrap two functions of torch that raise an error in the notebook, because it has no process
+    group and none of torchrun's variables. In a process that is not a rank, the error then adds
+    that the line ran in the notebook, and what to write instead."""
     for name in ("_get_default_group", "init_process_group"):
         plain = getattr(c10d, name)
         for module in list(sys.modules.values()):

@@ -1,4 +1,4 @@
-"""What a rank executes. It joins the process group once. Then, in one run after another, it calls
+"""The program of a rank. It joins the process group once. Then, in one run after another, it calls
 the student's function and records in its log how the call ended.
 
 Parent and rank communicate through files: the parent writes a word into the rank's pipe (`go`), and
@@ -17,7 +17,7 @@ nor restored, because others may still wait for a message that its threads send.
 There are three exceptions. In a session (sessions.py) nothing is restored, so a rank says KEPT
 after each run, even after a failed one, and waits for the next. If what the function changed cannot
 be undone (leftovers.py), the rank says USED, and the parent ends it. A rank that failed outside of
-a session waits until the parent ends it.
+a session waits up to 30 s for the parent to end it.
 """
 
 import ctypes
@@ -139,8 +139,8 @@ def _say(state, rank, word):
 def _run(folder, number, rank, world_size, trouble):
     """Call the function of a run, and write its result or its error into the folder of the run.
 
-    Returns whether the rank belongs to a session, which means that nothing has to be restored. If
-    the function fails on a rank that does not belong to a session, this never returns.
+    Returns whether the rank belongs to a session, in which nothing has to be restored. If the
+    function fails on a rank that does not belong to a session, this never returns.
     """
     stop, answers = f"{folder}/stop{rank}", f"{folder}/answers{rank}"
     folder = f"{folder}/run{number}"
@@ -174,8 +174,8 @@ def _run(folder, number, rank, world_size, trouble):
         if stays:
             ledger.uninstall()
             return True
-        # Exiting now would close the connections, and the peers that wait for us would fail as
-        # well. We keep them open, so that only the true error is reported; the parent ends us all.
+        # If we exited now, our connections would close, and the peers that wait for us would fail,
+        # too. We keep them open, so that only the true error is reported. The parent ends us all.
         time.sleep(30)
         os._exit(1)
     sys.stdout.flush()
@@ -242,7 +242,8 @@ def _save(result, path):
 
 def _report(error, path):
     """Write what was raised into a JSON file: its type and text, the frames, the user's line that
-    led there, and the values of the variables that this line reads."""
+    led to it, and the values of the local variables that this line reads, with advice if we have
+    any."""
     frames = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename

@@ -1,9 +1,9 @@
-"""`python -m lib.ledger DIR`: merge the logs that a torchrun job left in DIR (LEDGER_DIR), and
-judge them.
+"""`python -m lib.ledger DIR` merges the logs that a torchrun job wrote to DIR (its LEDGER_DIR), and
+judges them.
 
 The exit code is 0 if every rank has returned and the logs agree (up to warnings), 1 if they
 disagree or a rank has not returned (it failed, hangs, or still runs), and 2 if the logs cannot be
-read because there are none, some ranks' are missing, or they are of another version.
+read, because there are none, some ranks' logs are missing, or they have another version.
 """
 
 import argparse
@@ -62,8 +62,8 @@ def main() -> int:
 
 
 def _how(folder, ledger, heads, waits, rank):
-    """How a rank has ended, or that it computes and waits for no other rank, in words for
-    `verdict`; "" if the verdict finds better words itself."""
+    """Words for `verdict` that say how a rank has ended, or that it computes and waits for no other
+    rank; "" if the verdict finds better words itself."""
     state, last = heads[rank].state, last_op(ledger, rank)
     if state == KILLED and rank in waits:
         return f"was ended while it waited in {say(waits[rank].entry)}{for_whom(waits[rank])}"

@@ -12,7 +12,7 @@ import torch
 from lib.backend import peers
 
 LIB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# Files of lib that are on the stack around a call, but that the user did not call.
+# Files of lib that may be on the stack around a call although the user did not call them.
 OURS = (
     os.path.join(LIB, "ledger", ""),
     os.path.join(LIB, "launch", ""),
@@ -22,7 +22,7 @@ OURS = (
 FOREIGN = (os.path.dirname(torch.__file__), sysconfig.get_paths()["stdlib"], "<frozen")
 SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 
-# Files on the stack between a program's call and the dispatcher. The last two are there if torch
+# Files on the stack between a program's call and the dispatcher. The last two are on it if torch
 # warns that a function is deprecated.
 TORCHS_CALLS = (
     "distributed_c10d.py",
@@ -34,14 +34,14 @@ TORCHS_CALLS = (
 
 _USER, _LIB, _FOREIGN, _BETWEEN = range(4)
 _between: set[str] = set()  # files that `look_through` was given
-# file -> whose it is. The key is not the code object, because two code objects may be equal.
+# file -> its kind. The key is not the code object, because two different code objects may be equal.
 _kinds: dict[str, int] = {}
 
 
 def look_through(file: str) -> None:
-    """Attribute no op to the lines of this file. A dispatch mode needs this, because it is on the
-    stack between a program and what the program calls, but belongs neither to the program nor to
-    lib."""
+    """From now on, attribute no op to a line of this file. A dispatch mode needs this, because it
+    is on the stack between a program and the function that the program calls, but is part of
+    neither the program nor lib."""
     _between.add(file)
 
 
@@ -77,8 +77,8 @@ def locate(frame):
 
 
 def _walk(frame, outer):
-    """From `frame` outwards, find the user's innermost line, or None, and the outermost frame of
-    lib that this line called (`outer` if there is none)."""
+    """Walk the stack outwards from `frame`. Returns the user's innermost line, or None if there is
+    none, and the outermost frame of lib inside it (`outer` if there is none)."""
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename)
@@ -105,8 +105,8 @@ def site_of(trace) -> tuple[str, int, str]:
 
 
 def is_programs(frame) -> bool:
-    """Was this function of torch.distributed called by the program or lib, and not by a library
-    such as torch's DDP?"""
+    """Did the program or lib call this function of torch.distributed, and not a library such as
+    torch's DDP?"""
     while frame is not None and (
         frame.f_code.co_filename.endswith(TORCHS_CALLS) or _stands_between(frame)
     ):

@@ -1,16 +1,17 @@
 """PyTorch's Flight Recorder, which helps to explain a hang on a cluster that runs without this
 course's ledger.
 
-torch itself remembers the last 2000 collectives of each process. (TORCH_FR_BUFFER_SIZE sets this
-number. torch 2.10 records only if it is set, which `lib.backend.join` does.) Under NCCL a watchdog
-writes them to a file when a collective exceeds its timeout. Under gloo collectives are recorded,
-too, but not sends and receives. Since gloo has no watchdog, `dump_after` takes its place.
+torch itself records the last 2000 collectives of each process. (TORCH_FR_BUFFER_SIZE sets this
+number. torch 2.10 records nothing unless it is set, so `lib.backend.join` sets it.) Under NCCL a
+watchdog writes the records to a file when a collective exceeds its timeout. Under gloo collectives
+are recorded, too, but sends and receives are not. Since gloo has no watchdog, `dump_after` takes
+its place.
 
     on a rank   dump_after(seconds, folder), dump(folder)  torch's pickles folder/rank_0, rank_1 ...
     afterwards  read(folder) -> {rank: [record, ...]}      table(dumps), blame(dumps)
 
-A record is a dict of one collective: group, members, nth (torch's number of it in its group), op,
-elements (of all inputs) and state.
+A record is a dict that describes one collective: group, members, nth (its number in the group, as
+torch counts), op, elements (of all inputs) and state.
 """
 
 import math
@@ -28,11 +29,11 @@ from lib.backend import torch_private
 
 
 def dump_after(seconds: float, folder: str) -> None:
-    """On a rank: write its dump to `folder` once it has called no collective for `seconds`. A
-    thread does this, so it works even if the rank hangs.
+    """On a rank: write its dump to `folder` once the rank has called no collective for `seconds`.
+    A thread does this, so it works even if the rank hangs. Raises what `dump` raises.
 
-    The recorder cannot be emptied. On ranks that are reused it also contains the collectives of
-    earlier runs, so launch with `fresh=True`.
+    The recorder cannot be emptied, so on ranks that are reused it also contains the collectives of
+    earlier runs. Launch with `fresh=True` to avoid this.
     """
     recorded = _recorder()  # if there is none, this raises now
 
@@ -53,7 +54,8 @@ def dump_after(seconds: float, folder: str) -> None:
 
 
 def dump(folder: str) -> None:
-    """On a rank: write what torch has recorded so far to `folder`/rank_<rank>."""
+    """On a rank: write what torch has recorded so far to `folder`/rank_<rank>. Raises RuntimeError
+    if torch's recorder is off or missing."""
     found = pickle.loads(_recorder()())
     if "" in found["pg_config"]:  # gloo's dumps do not name the groups, NCCL's do
         found["pg_config"] = _groups()
@@ -68,7 +70,8 @@ def written(folder: str) -> int:
 
 
 def read(folder: str) -> dict[int, list[dict]]:
-    """{rank: its collectives, in the order of its calls} of all dumps in `folder`."""
+    """{rank: its collectives, in the order of its calls} of all dumps in `folder`. Raises
+    FileNotFoundError if there are none."""
     paths = {int(path.name.removeprefix("rank_")): path for path in Path(folder).glob("rank_*")}
     if not paths:
         raise FileNotFoundError(f"no dumps in {folder}: no rank has got as far as its dump_after")
@@ -107,12 +110,13 @@ def table(dumps: dict[int, list[dict]]) -> str:
 
 # exercise: lab0.blame
 def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]:
-    """The first collective of each group that went wrong: {group: (nth, op, ranks)}, {} if none
+    """The first collective of each group that went wrong: {group: (nth, op, ranks)}, or {} if none
     did.
 
     A collective went wrong if some rank waits in it while a member has not called it yet, or if its
-    ranks called it with different ops or numbers of elements. ranks: those that have not called it,
-    and those whose call differs from the most frequent one.
+    ranks called it with different ops or numbers of elements. op: the op of the most frequent call;
+    if two are equally frequent, of the lower rank's call. ranks: those that have not called it, and
+    those whose call differs from the most frequent one, sorted.
     """
     called, reached = defaultdict(dict), {}
     for rank in sorted(dumps):
@@ -135,8 +139,8 @@ def blame(dumps: dict[int, list[dict]]) -> dict[str, tuple[int, str, list[int]]]
 
 
 def _recorder():
-    """torch's private function that returns this process's records (NCCL has a separate one).
-    Raises RuntimeError if the recorder is off, or if this torch has no such function."""
+    """torch's private function that returns this process's records; there is a separate one for
+    NCCL. Raises RuntimeError if the recorder is off, or if this torch has no such function."""
     if (
         os.environ.get("TORCH_FR_BUFFER_SIZE") == "0"
         or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == "0"

@@ -1,6 +1,6 @@
-"""How the ledger learns that an op has ended, on the two kinds of backend.
+"""How the ledger learns that an op has ended, for the two kinds of backend.
 
-The left column says how the backend behaves, the right one what the ledger does about it:
+The left column says how the backend behaves, and the right one how the ledger deals with that:
 
     gloo  work.wait() blocks the host until the op has      logs when `wait` returns; a collective
           ended                                             that the program does not wait for yet
@@ -16,8 +16,9 @@ The left column says how the backend behaves, the right one what the ledger does
 
           queue of a group:  [all_reduce][send + recv, a batch][recv] ...      item 0, 1, 2, ...
 
-With a ledger, a rank on a GPU therefore blocks where it would block on the CPU, so hangs, timelines
-and rounds can be described in the same way for both. Without a ledger none of this is installed.
+With a ledger, a rank on a GPU therefore blocks at the same calls as a rank on the CPU, so hangs,
+timelines and rounds can be described in the same way for both. Without a ledger none of this is
+installed.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ EVERY = 0.002  # seconds between two polls of ops that the program does not wait
 
 
 class Blocking:
-    """Follows Works whose `wait` blocks the host, which are gloo's."""
+    """Follows gloo's Works, whose `wait` blocks the host."""
 
     def __init__(self, log):
         self.log, self.last = log, threading.local()
@@ -40,7 +41,7 @@ class Blocking:
         self.live: dict[int, tuple] = {}
 
     def given(self, work, slot, resolves, blocking):
-        """The op has begun. blocking: its wait follows at once, so we need no callback, and
+        """The op has begun. blocking: the call also waits for it, so we need no callback, and
         following the op costs only a third as much."""
         if work is None:
             self.log.timestamp(slot, "done")
@@ -84,8 +85,8 @@ class Item:
 
 
 class Queued:
-    """Follows the ops of stream-ordered groups, which are NCCL's. A thread polls those that the
-    program does not wait for."""
+    """Follows the ops of stream-ordered groups, which are those of NCCL. A thread polls the ops
+    that the program does not wait for."""
 
     def __init__(self, log):
         self.log, self.lock, self.last = log, threading.RLock(), threading.local()
@@ -123,8 +124,8 @@ class Queued:
 
     @contextlib.contextmanager
     def calling(self, group: str, item: Item):
-        """Inside, the host is in the call that gives `item` to the device. If that call may block,
-        it is logged as a wait for as long as it lasts."""
+        """The host makes the call that gives `item` to the device inside this block. If the call
+        may block, it is logged as a wait for as long as it lasts."""
         blocks = item.blocks and item.slots and self.batches.get(group) is not item
         if blocks:
             self._stamp(item, "wait_from", threads=threads())
@@ -175,8 +176,8 @@ class Queued:
             self.log.settle(slot)
 
     def finish(self) -> None:
-        """Wait for all ops that the device was given, because a rank that returned before they end
-        could hang while it exits. Ops that the program has not waited for stay owed.
+        """Wait for all ops that the device was given, because a rank that returned before they
+        ended could hang when it exits. Ops that the program has not waited for stay owed.
         """
         for item in list(self.waiting):
             self._until_done(item)
@@ -188,7 +189,7 @@ class Queued:
             self._poll()
             if not item.done:
                 time.sleep(delay)
-                # so we notice the end late by a twentieth of the wait, and by 5 ms at most
+                # so we notice the end late by about a twentieth of the wait, and by at most 5 ms
                 delay = min(0.005, max(2e-5, 0.05 * (time.monotonic() - began)))
 
     def _stamp(self, item, which, **facts):
@@ -196,7 +197,7 @@ class Queued:
             self.log.timestamp(slot, which, **facts)
 
     def _poll(self):
-        """Log which items have ended; returns whether some have not."""
+        """Log which items have ended. Returns whether any have not."""
         with self.lock:
             for item in self.waiting:
                 item.done = item.ended()
@@ -222,12 +223,12 @@ class Queued:
 
 
 def threads() -> int:
-    """How many Python threads of this rank may communicate. A wait is certain only if there is just
-    one.
+    """How many Python threads of this rank may communicate. Only if there is just one can we be
+    certain that its wait blocks the rank.
 
-    We leave out the launcher's and the ledger's own threads, and those that have nothing to do. We
-    also leave out threads that C++ started (autograd's, for a GPU), because the main thread waits
-    for them.
+    We do not count the launcher's and the ledger's own threads, and those that have nothing to do.
+    We also leave out threads that C++ started (autograd's, for a GPU), because the main thread
+    waits for them.
     """
     count = threading.active_count()
     if count == 1:

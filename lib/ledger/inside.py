@@ -11,7 +11,7 @@ depends on the caller:
                    this is the next one of the DDP module whose forward ran last; from its number of
                    elements we infer its parameters
 
-We only look at ops that the program has not called itself, so the others do not become slower.
+We do this only for ops that the program has not called itself, so the others do not become slower.
 """
 
 import os
@@ -30,7 +30,7 @@ MODULES = TORCH + os.path.join("nn", "modules", "module.py")
 
 
 class Inside:
-    """What this rank knows of its models: the names of their modules, and DDP's progress."""
+    """What this rank knows about its models: the names of their modules, and DDP's progress."""
 
     def __init__(self):
         # model -> {id(module): its name in it}
@@ -48,8 +48,8 @@ class Inside:
         return forward
 
     def __call__(self, frame, op: str, numel: int) -> str:
-        """In words, what an op of `numel` elements that was called from `frame` is for; "" if that
-        is not known."""
+        """The purpose, in words, of an op of `numel` elements that was called from `frame`; "" if
+        it is not known."""
         modules, operator, begun = [], "", frame
         while frame is not None:
             file = frame.f_code.co_filename
@@ -69,7 +69,7 @@ class Inside:
 
     def _name(self, modules):
         """The name of the innermost of these modules within the outermost, the model, as
-        model.named_modules() gives it."""
+        model.named_modules() gives it. If it has no name there, the name of its class."""
         if not modules:
             return ""
         inner, model = modules[0], modules[-1]
@@ -99,8 +99,8 @@ def parameter_names(ddp) -> dict[str, torch.nn.Parameter]:
 
 
 def _parameters_of(numel, named):
-    """In words, the consecutive parameters that together have `numel` elements, which must be those
-    of the bucket; "" if there are none, or if there are several candidates."""
+    """The consecutive parameters that together have `numel` elements, in words, because these must
+    be those of the bucket; "" if there are none, or if there are several candidates."""
     sizes, found = [(name, p.numel()) for name, p in named.items()], []
     for first in range(len(sizes)):
         total = 0

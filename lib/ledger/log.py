@@ -5,18 +5,18 @@ similar ring in the memory of the rank, where it is lost when the rank is killed
 
 The rank writes an entry *before* the call that it describes, and adds the times as they happen. The
 operating system keeps the pages of the file when the process dies, so the parent can read the log
-while the rank is stuck, and also after SIGKILL or a crash. Entries have a fixed size. Text (a
-source line, a group's members) is therefore written once, as a line of a second file, and entries
-store that line's number.
+while the rank is stuck, and also after SIGKILL or a crash. Because entries have a fixed size, each
+text (a source line, a group's members) is written once, as a line of a second file, and entries
+store the number of that line.
 
 A log is bounded, because the ring keeps only the last `capacity` entries. Two things still cover
-the full run. One is the totals per peer. The other is `nth` and `chain` in each entry, which are
-the count and the rolling hash of all ops of its channel so far. If the chains of two ranks agree at
-the same `nth`, the ranks called matching ops until then, even if these entries have been
-overwritten.
+the full run: the totals of what was sent to each peer, and the `nth` and `chain` of each entry,
+which are the index of the op in its channel and the rolling hash of all ops of the channel up to
+it. If the chains of two ranks agree at the same `nth`, the ranks have called matching ops until
+then, even if those entries have been overwritten.
 
-A channel contains the ops that are paired by their order. For collectives, the channel is their
-group; for messages, it is (group, source, destination, tag).
+Within a channel, the ops of different ranks are paired by their order. The channel of a collective
+is its group, and that of a message is (group, source, destination, tag).
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from lib.ledger.splits import SPLIT, SplitsReader
 
 RUNNING, RETURNED, RAISED, EXITED = 1, 2, 3, 4  # 0: the rank has not begun
-KILLED = 5  # concluded by the reader: the process is gone, and the rank's last state is RUNNING
+KILLED = 5  # in no log: a reader's conclusion if the process is gone but its state is RUNNING
 # magic pid rank world_size capacity state count touches began wall left: see `Head`
 HEADER = struct.Struct("<8sqqqqqqqddd")
 COUNT_AT, TOUCHES_AT, STATE_AT, LEFT_AT = 48, 56, 40, 80
@@ -65,19 +65,21 @@ class Entry:
     members: tuple[int, ...]  # its global ranks
     peer: int | None  # the other global rank of a message; the root of a rooted collective
     tag: int  # of a message
-    shape: tuple[int, ...]
-    numel: int
-    nbytes: int  # of a message, its size; of a collective, the payload that this rank gave
+    shape: tuple[int, ...]  # of the first tensor, at most 5 dimensions
+    numel: int  # of all tensors of the payload
+    # of a message, its size; of a collective, the payload that this rank gave, or received into if
+    # it gave none
+    nbytes: int
     nth: int  # index in its channel, from 0; -1 while the source of a receive is not known
     chain: int  # rolling hash of the channel up to this op
     # NCCL: index of its item in its group's queue on the GPU (a batch is one item); gloo: -1
     item: int
     posted: float  # just before the call
-    wait_from: float | None  # its rank began to wait for it
-    wait_to: float | None  # this wait returned
-    done: float | None  # the op itself was seen to have ended
+    wait_from: float | None  # when its rank began to wait for it
+    wait_to: float | None  # when this wait returned
+    done: float | None  # when the op itself was seen to have ended
     threads: int  # Python threads that might communicate when the wait began
-    file: str  # of the line that called it; of a mark, its label
+    file: str  # of the line that called it; for a mark, its label
     line: int
     function: str
     # the lib function that this line called, e.g. "ring.ring_all_reduce"
@@ -88,7 +90,7 @@ class Entry:
     # group
     gives: tuple[int, ...] = ()
     takes: tuple[int, ...] = ()  # and how many it expects from each
-    owed: bool = False  # the program has begun it in order to wait later, and has not waited yet
+    owed: bool = False  # the program has begun it without waiting, and has not waited for it yet
 
     @property
     def is_message(self) -> bool:
@@ -160,21 +162,21 @@ class LogWriter:
         )
 
     def begin(self) -> None:
-        """This rank is RUNNING from now on. The time that it needed before, for example to connect,
-        does not count towards a timeout."""
+        """This rank is RUNNING from now on. The time that it has needed until now, for example to
+        connect, does not count towards a timeout."""
         self._write_header(RUNNING)
 
     def name(self, text: object) -> int:
-        """The number of the line of `text` (any hashable value that JSON can store) in the names
-        file. At its first use it is appended to the file."""
+        """The number of the line in the names file that contains `text`, which can be any hashable
+        value that JSON can store. At its first use `text` is appended to the file."""
         number = self.names.get(text)
         if number is None:
             with self.lock:
                 if text in self.names:  # another thread has just written it
                     return self.names[text]
                 number = len(self.names)
-                # No program should have so many different source lines. If one does, we lose the
-                # text, but continue.
+                # No program should use so many different texts. If one does, we lose the text and
+                # continue.
                 if number > 0xFFFF:
                     return 0xFFFF
                 os.write(self.names_fd, (json.dumps(text) + "\n").encode())
@@ -199,10 +201,10 @@ class LogWriter:
         item=-1,
         owed=False,
     ):
-        """Write an entry before its op begins; returns its slot. Texts are given as their numbers
-        from `name`.
+        """Write an entry before its op begins, and return its slot. Texts are passed as the numbers
+        that `name` returns.
 
-        channel: None for a receive from any source, until `resolve` names it. tag: for a
+        channel: None for a receive from any source, until `resolve` provides it. tag: for a
         collective, the number of its splits (lib/ledger/splits.py), or 0 if it has none.
         """
         with self.lock:
@@ -229,7 +231,7 @@ class LogWriter:
         return nth, state[1]
 
     def resolve(self, slot: tuple[int, int], peer: int, channel: tuple, signature: int) -> None:
-        """Name the source of a receive from any source, once it is known."""
+        """Fill in the source of a receive from any source, once it is known."""
         at, seq = slot
         with self.lock:
             nth, chain = self._advance(channel, signature)
@@ -244,9 +246,9 @@ class LogWriter:
             TOTALS.pack_into(self.map, at, messages + 1, total + elements, size + nbytes)
 
     def timestamp(self, slot: tuple[int, int], which: str, threads: int | None = None) -> None:
-        """Set one of an entry's times (`which`) to now. threads: when a wait begins, how many
-        threads may communicate. The op stays owed until `settle`, because it may be the ledger
-        itself that waits."""
+        """Set one of an entry's times (`which`) to the current time. threads: when a wait begins,
+        how many threads may communicate. The op stays owed until `settle`, because the ledger
+        itself may be what waits."""
         at, seq = slot
         with self.lock:
             if self._still(at, seq):
@@ -272,8 +274,8 @@ class LogWriter:
                 self._touch()
 
     def settle(self, slot: tuple[int, int]) -> None:
-        """The op is no longer owed, because the program waits for it, or has learned in another way
-        that it has ended."""
+        """Mark the op as no longer owed, because the program waits for it, or has learned in
+        another way that it has ended."""
         at, seq = slot
         with self.lock:
             if self._still(at, seq) and self._threads(at) & OWED:
@@ -282,12 +284,12 @@ class LogWriter:
     def _threads(self, at):
         return struct.unpack_from("<H", self.map, at + THREADS_AT)[0]
 
-    def _still(self, at, seq):  # False once the ring has come round and reused this entry's slot
+    def _still(self, at, seq):  # False once a newer entry has overwritten this one
         return struct.unpack_from("<q", self.map, at)[0] == seq
 
     def touch(self) -> None:
         """Count a change in a file next to this log, so that the launcher's watch sees that this
-        rank still makes progress."""
+        rank is making progress."""
         with self.lock:
             self._touch()
 
@@ -296,7 +298,7 @@ class LogWriter:
         struct.pack_into("<q", self.map, TOUCHES_AT, self.touches)
 
     def close(self, state: int) -> None:
-        """This rank has left the function: RETURNED, RAISED or EXITED."""
+        """Record that this rank has left the function. state: RETURNED, RAISED or EXITED."""
         with self.lock:
             struct.pack_into("<d", self.map, LEFT_AT, now())
             struct.pack_into("<q", self.map, STATE_AT, state)
@@ -318,10 +320,10 @@ class Head:
     capacity: int  # entries that the ring can store
     state: int  # 0, RUNNING, RETURNED, ...
     count: int  # entries written so far
-    touches: int  # changes so far, of entries and of their times
-    began: float  # time.monotonic()
+    touches: int  # changes so far: of entries, their times, the state, and files next to the log
+    began: float  # time.monotonic() when the rank began
     wall: float  # time.time() at the same instant, to align nodes
-    left: float  # time.monotonic()
+    left: float  # time.monotonic() when the rank left its function; 0.0 until then
 
 
 class LogReader:

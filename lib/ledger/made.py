@@ -7,7 +7,7 @@ because torch identifies a group across ranks only by its number:
 
 Therefore every rank must call `new_group` for every group, in the same order. We do not record
 groups that only their members make (use_local_synchronization=True), because torch names these by a
-hash of their ranks instead.
+hash of their ranks, and not by a number.
 """
 
 import json
@@ -23,7 +23,7 @@ class Made:
     not returned."""
 
     rank: int
-    number: int  # torch's number of the group: how many groups this rank had made before it
+    number: int  # torch's number of the group, where 0 is the group of all ranks
     members: tuple[int, ...]  # global ranks
     file: str
     line: int
@@ -33,8 +33,8 @@ class Made:
 
 
 class GroupsWriter:
-    """The rank's side. It writes a line when a call begins, and a second one when it has returned,
-    so that the parent can see a rank that hangs inside the call."""
+    """The rank's side. It writes a line when a call begins and another one when it has returned, so
+    the parent can see that a rank hangs inside the call."""
 
     def __init__(self, log):
         self.log, self.path = log, f"{log.folder}/groups{log.rank}"

@@ -1,15 +1,15 @@
-"""The audit compares the ranks' logs, to find out whether they describe the same communication.
+"""The audit compares the ranks' logs to find out whether they describe the same communication.
 
-Ops have no name, so they are paired by their order, as the backends pair them:
+Ops have no names, so we pair them by their order, as the backends do:
 
     collectives   n-th op of a group on rank 0  <->  n-th op of that group on every other member
     messages      n-th send from a to b (same tag)  <->  n-th receive on b from a
 
-gloo silently accepts pairs that do not fit, and the results are wrong: SUM against MAX, float32
-against int32, a receive larger than its send, an all_to_all in which a rank expects more than it is
+gloo silently accepts pairs that do not match, and then the results are wrong: SUM with MAX, float32
+with int32, a receive larger than its send, an all_to_all in which a rank expects more than it is
 given. Each of these is a finding. If ranks call two collectives of the same shape in swapped order,
-however, their logs look like those of a program that does so on purpose. If the source lines
-differ, the audit therefore gives a warning (`certain=False`) that names both lines.
+however, their logs look like those of a program that does so on purpose. Therefore, if the source
+lines differ, the audit gives only a warning (`certain=False`), which names both lines.
 """
 
 import math
@@ -28,8 +28,8 @@ from lib.ledger.words import group_text, ranks_text, say, site
 class Finding:
     """One disagreement between the logs. certain: it is proved; otherwise it is a warning."""
 
-    # What differs: "reduce op", "dtype", "shape", "op", "root", "size", "split", "module", "group",
-    # "order" or "history". Or what is absent: a partner ("missing") or a wait ("unwaited").
+    # What differs ("reduce op", "dtype", "shape", "op", "root", "size", "split", "module", "group",
+    # "order" or "history"), or what is absent: a partner ("missing") or a wait ("unwaited").
     kind: str
     text: str
     certain: bool
@@ -37,8 +37,9 @@ class Finding:
 
 
 def audit(ledger: Ledger, ended: bool = True) -> list[Finding]:
-    """Compare the logs; certain findings come first. ended: every rank has left its function. A
-    partner or a wait that is still absent will then never come, so it is a finding, too."""
+    """Compare the logs, and return the findings, the certain ones first. ended: every rank has left
+    its function, so a partner or a wait that is still absent will never come, and is a finding,
+    unless a log has overwritten entries."""
     findings = (
         _audit_groups(ledger) + _audit_collectives(ledger, ended) + _audit_messages(ledger, ended)
     )
@@ -51,8 +52,8 @@ EVERY_GROUP = "every rank must call new_group for every group, in the same order
 
 
 def _audit_groups(ledger):
-    """A finding for the first group that ranks made with different members under the same number,
-    because torch takes groups of one number for the same group (lib/ledger/made.py)."""
+    """A finding for the first group that ranks made with different members under the same number.
+    torch takes all groups with one number for the same group (lib/ledger/made.py)."""
     for number, made in sorted(_groups_by_number(ledger).items()):
         alike = _alike(made, lambda group: group.members)
         if len(alike) > 1:
@@ -155,8 +156,8 @@ def _audit_collectives(ledger, ended):
 
 
 def _compare_history(first, present, n):
-    """At the oldest op that all logs still hold, compare the rolling hashes. They tell whether the
-    ranks agreed on everything before it, even though those entries have been overwritten."""
+    """Compare the rolling hashes at the oldest op that all logs still contain. They show whether
+    the ranks agreed on everything before it, even though those entries have been overwritten."""
     if n == 0 or len({e.chain for e in present.values()}) == 1:
         return []
     if any(_difference(first, e) for e in present.values()):
@@ -188,7 +189,7 @@ def _difference(a: Entry, b: Entry) -> str | None:
 
 def _split_finding(present):
     """A finding if a rank of this collective expects more or fewer elements from another rank than
-    that one gives it, else None."""
+    that rank gives to it, else None."""
     members = next(iter(present.values())).members
     split = [present[rank] for rank in members if rank in present and present[rank].gives]
     if len(split) == len(members) and [e.takes for e in split] == list(
@@ -247,10 +248,11 @@ def _counted(entry, elements):
 
 
 def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
-    """Warnings for asynchronous ops that the program never waited for, so that it may have used
-    their result before it was there.
+    """Warnings for asynchronous ops that the program never waited for, so it may have used their
+    results before they were complete.
 
-    left: the ranks that have left their function; None for all. The other ranks may still wait.
+    left: the ranks that have left their function; None means all. The other ranks may still wait,
+        so we do not warn about their ops.
     """
     alike = defaultdict(list)  # one finding for all iterations of a loop, and for all ranks
     for entry in ledger.entries:
@@ -259,7 +261,7 @@ def never_waited_for(ledger: Ledger, left=None) -> list[Finding]:
             alike[kind, entry.op, site(entry)].append(entry)
     findings = []
     for (kind, _, _), entries in alike.items():
-        # not the entry that was posted first, because that varies from run to run
+        # by rank, because the entry that was posted first varies from run to run
         first = min(entries, key=lambda entry: entry.rank)
         ranks = sorted({entry.rank for entry in entries})
         times = f" ({len(entries)} times)" if len(entries) > len(ranks) else ""

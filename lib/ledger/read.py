@@ -1,5 +1,5 @@
-"""Reads the logs of all ranks together. `Logs` are the files, which may still change. A `Ledger` is
-what was read from them: plain data that other code can analyse."""
+"""Reads the logs of all ranks together. `Logs` represents the files, which may still change. A
+`Ledger` contains what was read from them, as plain data that other code can analyse."""
 
 import glob
 import os
@@ -29,11 +29,11 @@ class Logs:
         self.readers = [LogReader(folder, rank) for rank in range(world_size)]
 
     def heads(self) -> list[Head]:
-        """Each log's header, as it is now."""
+        """The current header of each log."""
         return [reader.head() for reader in self.readers]
 
     def read(self) -> "Ledger":
-        """All that the logs contain now."""
+        """A Ledger of all that the logs contain now."""
         heads = self.heads()
         zero = _zero(heads)
         return Ledger(
@@ -63,8 +63,8 @@ def _find(folder):
 
 
 def _zero(heads):
-    """For each rank, the reading of its own monotonic clock when the first rank began. Every node
-    has a separate monotonic clock, so nodes are aligned by their wall clocks."""
+    """For each rank, what its own monotonic clock showed when the first rank began. Every node has
+    a separate monotonic clock, so we align the nodes by their wall clocks."""
     heads_begun = [head for head in heads if head.state] or heads
     first = min(head.wall for head in heads_begun)
     own = [head.began - (head.wall - first) for head in heads]
@@ -88,9 +88,10 @@ class Ledger:
         groups: Any = None,
     ) -> None:
         """by_rank: each rank's entries, in order. totals: (N, N, 3), what each rank sent to each
-        other one, in the order of UNITS; None: sum the entries. lost: for each rank, how many of
-        its entries were overwritten. zero: for each rank, its time.monotonic() at time 0 of its
-        entries; None: 0. groups: for each rank, the groups that it made, in order; None: not known.
+        other rank, in the order of UNITS; with None it is summed from the entries. lost: for each
+        rank, how many of its entries were overwritten. zero: for each rank, its time.monotonic() at
+        time 0 of its entries; None means 0. groups: for each rank, the groups that it made, in
+        order; None if they are not known.
         """
         self.by_rank, self.totals, self.lost = by_rank, totals, lost
         self.world_size = len(by_rank)
@@ -115,10 +116,10 @@ class Ledger:
         return list(dict.fromkeys(e.file for mine in self.by_rank for e in mine if e.op == "mark"))
 
     def section(self, label: str) -> "Ledger":
-        """The part of every rank's log after `ledger.mark(label)` and before its next mark; if it
-        made the mark several times, all these parts together.
+        """The part of every rank's log after `ledger.mark(label)` and before the rank's next mark.
+        If a rank made the mark several times, all these parts together.
 
-        Raises KeyError if no rank made the mark, RuntimeError if a log has overwritten entries.
+        Raises KeyError if no rank made the mark, and RuntimeError if a log has overwritten entries.
         """
         if any(self.lost):
             raise RuntimeError(
@@ -140,11 +141,12 @@ class Ledger:
         return Ledger(parts, None, [0] * self.world_size, self.zero)
 
     def matrix(self, unit: str = "bytes") -> np.ndarray:
-        """(N, N) integers: at [src, dst], what src put on the wire for dst with sends. Collectives
-        of the backend are not included. Raises ValueError if `unit` is not one of UNITS."""
+        """An (N, N) array of integers. At [src, dst] is what src put on the wire for dst with
+        sends. The backend's own collectives are not included. Raises ValueError if `unit` is not
+        one of UNITS."""
         if unit not in UNITS:
             raise ValueError(f"unit={unit!r} is not one of {', '.join(UNITS)}")
-        if self.totals is not None:  # exact, however long the job: the totals never wrap
+        if self.totals is not None:  # exact for a job of any length: totals are never overwritten
             return self.totals[:, :, UNITS.index(unit)].copy()
         out = np.zeros((self.world_size, self.world_size), dtype=np.int64)
         for entry in self.entries:
@@ -157,11 +159,11 @@ class Ledger:
         return out
 
     def trace(self, path: str | Path, spans: Sequence = ()) -> None:
-        """Write a Chrome trace to `path`, for ui.perfetto.dev. It shows each rank's operations and
-        waits, with an arrow from each send to its receive.
+        """Write a Chrome trace to `path`, for ui.perfetto.dev, and print a line about it. The trace
+        shows each rank's operations and waits, with an arrow from each send to its receive.
 
         spans: what else the ranks did, as `paced.Spans` records it: (rank, lane, label, begin,
-        end), in monotonic seconds.
+        end), where begin and end are seconds of the rank's monotonic clock.
         """
         operations = trace.write(self, path, spans)
         print(
@@ -170,7 +172,7 @@ class Ledger:
         )
 
     def sent(self, unit: str = "bytes", rank: int | None = None) -> int:
-        """What one rank (None: all ranks together) put on the wire with sends. unit: one of
-        UNITS."""
+        """What one rank, or all ranks together if `rank` is None, put on the wire with sends. unit:
+        one of UNITS."""
         matrix = self.matrix(unit)
         return int(matrix.sum() if rank is None else matrix[rank].sum())

@@ -6,10 +6,10 @@
                           |  BackendSelect  <- we are here: write the entry, then redispatch
                    gloo or NCCL
 
-We override the dispatch key BackendSelect because the simpler ways miss ops: replacing the
-functions of `dist` would miss what DDP's reducer calls from C++, and a TorchDispatchMode sees only
-its own thread. The override applies to the whole process, and aten ops do not become slower. Each
-communication op, however, takes some 25 microseconds longer even if nothing is written, so a
+We override the dispatch key BackendSelect because simpler ways miss ops: replacing the functions of
+`dist` would miss what DDP's reducer calls from C++, and a TorchDispatchMode sees only its own
+thread. The override applies to the whole process, and it does not slow down aten ops. Each
+communication op, however, takes about 25 microseconds longer even if nothing is written, so a
 process without a ledger has no override installed.
 """
 
@@ -85,7 +85,7 @@ def install(writer: Any) -> None:
 
 
 def uninstall() -> None:
-    """Stop recording and remove the override, so that a call costs what it cost before."""
+    """Stop recording and remove the override, so that calls are as fast as before."""
     global _recorder
     if _recorder is not None:
         _recorder.close()
@@ -97,7 +97,7 @@ def finish() -> None:
     when the program has returned.
 
     Call it before the results are collected. If an op cannot end, the rank then waits in this call,
-    where the verdict can say for whom. On gloo there is nothing to wait for.
+    and the verdict can say for which rank. On gloo there is nothing to wait for.
     """
     if _recorder is not None:
         _recorder.queued.finish()
@@ -114,8 +114,8 @@ def mark(label: str) -> None:
 
 @contextlib.contextmanager
 def barrier(group: dist.ProcessGroup) -> Iterator[None]:
-    """On a rank: log what it does inside as a barrier of `group`. This is for code that waits for
-    the group's ranks without an op of torch. Without a ledger, it does nothing."""
+    """On a rank: log the block as a barrier of `group`. This is for code that waits for the group's
+    ranks without an op of torch. Without a ledger, it does nothing."""
     if _recorder is None:
         yield
         return
@@ -126,10 +126,11 @@ def barrier(group: dist.ProcessGroup) -> Iterator[None]:
 
 
 def not_waited_for() -> list:
-    """On a rank: the Entries since its last mark whose Work the program has received and has not
-    waited for.
+    """On a rank: the Entries since its last mark whose Work the program has received but not waited
+    for.
 
-    Ops that a function of lib has begun are left out, because its thread may be about to wait.
+    Ops that a function of lib has begun are left out, because a thread of lib may be about to wait
+    for them.
     """
     if _recorder is None or not _recorder.log.owed(_recorder.marked):
         return []
@@ -147,9 +148,10 @@ def call_site() -> tuple:
 
 @contextlib.contextmanager
 def attributed_to(site: tuple) -> Iterator[None]:
-    """Log ops of this thread inside the block as called from `site` (from `call_site`).
+    """Inside the block, log the ops of this thread as if they were called at `site`, which is a
+    result of `call_site`.
 
-    A communication thread needs this, because its own stack does not show the line that asked for
+    A communication thread needs this, because its own stack does not show the line that requested
     the op.
     """
     _overrides.site, before = site, getattr(_overrides, "site", None)
@@ -169,9 +171,9 @@ class _Group(NamedTuple):
 
 
 class Recorder:
-    """The override, together with the functions of torch that it replaces while it is installed:
-    `Work.wait` and other ways to learn that an op has ended, the two ends of a batch of messages,
-    DDP's forward, and new_group."""
+    """The override, together with the functions of torch that are replaced while it is installed:
+    `Work.wait` and other ways to learn that an op has ended, the start and the end of a batch of
+    messages, DDP's forward, and new_group."""
 
     def __init__(self, writer):
         self.log = writer
@@ -223,12 +225,12 @@ class Recorder:
         return wait
 
     def _other_end(self, plain):
-        """Replaces another function by which a program learns that an op has ended."""
+        """Wrap another function by which a program learns that an op has ended."""
 
         def end(work, *args, **kwargs):
             out = plain(work, *args, **kwargs)
             for kind in (self.blocking, self.queued):
-                # An is_completed that returns False settles nothing, nor do the ledger's own polls.
+                # The op stays owed if is_completed returns False, or if the ledger itself polls.
                 if out is not False and id(work) in kind.live and is_programs(sys._getframe(1)):
                     kind.settle(work)
             return out
@@ -278,8 +280,8 @@ class Recorder:
         self.marked = self.log.count
 
     def begin_barrier(self, pg):
-        """The slot of a barrier in which this rank waits from now on."""
-        self.blocking.last.work = None  # as any op of torch would do, so its tensors can be freed
+        """Log that this rank waits in a barrier from now on. Returns the barrier's slot."""
+        self.blocking.last.work = None  # as after any op of torch, so that its tensors can be freed
         given = {"async_op": False}
         slot, _ = self._post("barrier", given, pg, self._group(pg), [], None)
         self.log.timestamp(slot, "wait_from", threads=threads())
@@ -312,12 +314,12 @@ class Recorder:
         if key not in self.queues:
             try:
                 self.queues[key] = backend.stream_ordered(pg, device)
-            except RuntimeError:  # the group has no such device, as torch will say
+            except RuntimeError:  # the group has no such device; torch itself will report that
                 return False
         return self.queues[key]
 
     def _post(self, name, given, pg, group, tensors, item):
-        """Read from its arguments what the call communicates, and write the entry. Returns the
+        """Find out from its arguments what the call communicates, and write the entry. Returns the
         entry's slot, and what `Blocking` needs to name the source of a receive from any source."""
         reduce_op = REDUCE_OPS[given["reduce_op"].op()] if "reduce_op" in given else ""
         peer = next((given[k] for k in ("dst", "src", "root_rank") if k in given), -1)
@@ -369,8 +371,8 @@ class Recorder:
         return slot, resolves
 
     def _split(self, name, given, group, root):
-        """Write down how many elements this rank gives to and expects from each; returns the number
-        of that record, or 0 if the lists do not have one tensor per rank."""
+        """Record how many elements this rank gives to and expects from each rank. Returns the
+        number of that record, or 0 if the lists do not have one tensor per rank."""
         n = len(group.members)
         gives, takes = give_and_take(name, given, group.members.index(root) if root >= 0 else -1, n)
         return self.splits.write(gives, takes) if len(gives) == len(takes) == n else 0
@@ -379,7 +381,7 @@ class Recorder:
         known = self.groups.get(pg.group_name)
         if known is None:
             ranks = torch_private.registry().pg_group_ranks.get(pg)
-            # torch's registry does not know this group: take its own ranks for global ranks
+            # torch's registry does not know this group: assume that its ranks are global ranks
             if ranks is None:
                 ranks = {i: i for i in range(pg.size())}
             members = tuple(sorted(ranks, key=ranks.get))
@@ -390,7 +392,7 @@ class Recorder:
     def _signature(self, *facts):
         value = self.signatures.get(facts)
         if value is None:
-            # in a long job with ever new shapes this cache must not grow without bound
+            # the cache must stay bounded, even in a long job with ever new shapes
             if len(self.signatures) > 4096:
                 self.signatures.clear()
             value = self.signatures[facts] = signature_of(*facts)
@@ -398,8 +400,8 @@ class Recorder:
 
 
 def _payload(given):
-    """The tensors that this rank gives to the op, or those that it receives into if it gives none
-    (as in a scatter on ranks that are not its root)."""
+    """The tensors that this rank gives to the op. If it gives none, as in a receive, or in a
+    scatter on ranks that are not the root, those that it receives into."""
     for key in (
         "input_tensor",
         "input",

@@ -1,5 +1,5 @@
-"""Keeps a log under plain torchrun. If LEDGER_DIR is set, each rank writes its log there; otherwise
-nothing happens.
+"""Writes the logs of a job that plain torchrun has started. If LEDGER_DIR is set, each rank writes
+its log there; otherwise nothing happens.
 
     LEDGER_DIR=/shared/run7 torchrun --nproc-per-node 4 train.py
     python -m lib.ledger /shared/run7            while it runs, after it ended, or after it died
@@ -25,11 +25,12 @@ KINDS = ("log", "names", "groups", "splits", "error", "alive")  # files of one r
 
 @contextlib.contextmanager
 def record_to_dir(folder: str | None = None) -> Iterator[None]:
-    """Keep this rank's log in `folder` for the length of the block. If `folder` is None, keep it in
-    $LEDGER_DIR; if that is not set either, keep no log.
+    """Write this rank's log to `folder` for the duration of the block. If `folder` is None, use
+    $LEDGER_DIR; if that is not set either, write no log.
 
-    An exception that leaves the block is recorded with its line. As long as the process lives, it
-    locks a file in the folder, so that a reader can tell a rank that was killed from one that runs.
+    An Exception that leaves the block is recorded with its line, and raised again. As long as the
+    process lives, it holds a lock on a file in the folder, so that a reader can distinguish a rank
+    that was killed from one that is running.
     """
     folder = folder or os.environ.get("LEDGER_DIR")
     if not folder:
@@ -71,8 +72,8 @@ def record_to_dir(folder: str | None = None) -> Iterator[None]:
 def state_of(folder: str, head: Head) -> int:
     """A rank's state: the one in its log, or KILLED if that is RUNNING but its process is gone.
 
-    We see this from its lock, which the operating system releases when the process ends. This works
-    from another node, too, if both share the file system.
+    Whether it is gone shows in its lock, which the operating system releases when the process ends.
+    This works from another node, too, if both share the file system and it supports locks.
     """
     if head.state != RUNNING:
         return head.state
@@ -83,7 +84,8 @@ def state_of(folder: str, head: Head) -> int:
 
 
 def error_of(folder: str, rank: int) -> dict | None:
-    """{"type", "text", "site"} of the exception with which a rank left its block, or None."""
+    """{"type", "text", "site"} of the exception with which a rank left its block; None if it left
+    without one."""
     with (
         contextlib.suppress(FileNotFoundError, json.JSONDecodeError),
         open(f"{folder}/error{rank}") as file,

@@ -1,8 +1,8 @@
 """Formats a position in the source for a person: `line 4: dist.recv(x, left)` in a notebook's cell,
 `ring.py:31: ...` in a file.
 
-For a cell we show neither its number, because that changes with every run, nor the name of the
-temporary file under which Jupyter compiles it, because that means nothing to a student.
+For a cell we show neither its number, which changes with every run, nor the name of the temporary
+file under which Jupyter compiles it, which means nothing to a student.
 """
 
 import linecache
@@ -10,12 +10,14 @@ import os
 
 
 def is_cell(file: str) -> bool:
-    """Is this the file name under which IPython compiled a notebook's cell?"""
+    """Is this a file name under which IPython compiles a notebook's cell, or Python a line that was
+    typed at its prompt?"""
     return "ipykernel_" in file or file.startswith(("<ipython-input", "<stdin>"))
 
 
 def position(file: str, line: int, function: str = "") -> str:
-    """A position in the source in words, with the text of that line if its source is available."""
+    """A position in the source in words, with the first 90 characters of that line if its source is
+    available."""
     if line == 0:
         return "an unknown line"
     text = linecache.getline(file, line).strip()

@@ -1,11 +1,11 @@
 """Records how many elements each rank gives to each other rank in a collective that may be uneven,
 and how many it expects, so that the audit can compare the two. For example:
 
-    all_to_all_single  rank 0 gives [1, 2] rows  rank 1 expects 3 rows from rank 0, and gets 2: the
-                       rank 1 gives [3, 0] rows  third keeps what torch.empty found in memory, and
-                                                 no error is raised
+    all_to_all_single  rank 0 gives [1, 2] rows  rank 1 expects 3 rows from rank 0, but gets 2: the
+                       rank 1 gives [3, 0] rows  third row keeps what torch.empty found in memory,
+                                                 and no error is raised
 
-The counts are kept in a second file next to a rank's log. It is a ring, too, with a slot of fixed
+The counts are stored in another file next to a rank's log. It is a ring, too, with a slot of fixed
 size for each such call, and the entry in the log stores the number of the call.
 """
 
@@ -14,7 +14,7 @@ import mmap
 import os
 import struct
 
-RING = 1 << 20  # approximate size in bytes, which limits how many calls are kept
+RING = 1 << 20  # approximate size in bytes, unless 64 slots need more
 SPLIT = ("all_gather", "all_to_all", "all_to_all_single", "gather", "scatter", "reduce_scatter")
 # the count between two ranks that exchange nothing in this kind of collective, as in a gather
 # between two ranks that are not its root
@@ -22,7 +22,7 @@ NONE = -1
 
 
 def give_and_take(name: str, given: dict, root: int, n: int) -> tuple[list[int], list[int]]:
-    """Return two lists with an item for each rank of the group: how many elements this rank gives
+    """Return two lists with one item for each rank of the group: how many elements this rank gives
     to that rank, and how many it expects from it.
 
     name: one of SPLIT. given: the arguments of the dispatcher's op. root: the root's rank in the
@@ -63,7 +63,7 @@ def _slot(world_size):
 
 
 class SplitsWriter:
-    """The rank's side. The file is made at the first such collective."""
+    """The rank's side. The file is created at the first such collective."""
 
     def __init__(self, log):
         self.path, self.world_size = f"{log.folder}/splits{log.rank}", log.world_size
@@ -71,7 +71,7 @@ class SplitsWriter:
         self.slot, self.count = _slot(log.world_size), 0
 
     def write(self, gives: list[int], takes: list[int]) -> int:
-        """Write the counts of a call; returns the number of the call, from 1."""
+        """Write the counts of a call. Returns the number of the call, counted from 1."""
         if self.map is None:
             with open(self.path, "w+b") as file:
                 file.truncate(_slots(self.slot) * self.slot.size)
@@ -84,14 +84,15 @@ class SplitsWriter:
 
 
 class SplitsReader:
-    """The parent's side. It reads what is in the file now."""
+    """The parent's side, which reads the current contents of the file."""
 
     def __init__(self, folder: str, rank: int, world_size: int):
         self.map: mmap.mmap | None = None
         self.path, self.slot = f"{folder}/splits{rank}", _slot(world_size)
 
     def read(self, number: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(gives, takes) of the call with this number; ((), ()) if it has been overwritten."""
+        """(gives, takes) of the call with this number; ((), ()) if it has been overwritten, or if
+        the file does not exist."""
         if self.map is None:
             if not os.path.exists(self.path):
                 return (), ()

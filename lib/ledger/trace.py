@@ -25,11 +25,11 @@ from lib.ledger.words import group_text, ranks_text, say
 
 
 def write(ledger, path: str | Path, spans=()) -> int:
-    """Write a `Ledger` to `path` as a Chrome trace, overwriting an existing file; returns how many
-    operations it shows.
+    """Write a `Ledger` to `path` as a Chrome trace, overwriting an existing file. Returns how many
+    operations the trace shows.
 
     spans: [(rank, lane, label, begin, end), ...], what else the ranks did. Each span is shown in
-    the lane of that name. Begin and end are seconds of the rank's time.monotonic().
+    the lane of that name. begin and end are seconds of the rank's time.monotonic().
     """
     last = max((_known_end(entry) for entry in ledger.entries), default=0.0)  # seconds
     events = [
@@ -45,7 +45,7 @@ def intervals(path: str | Path, wanted: Callable[[dict], bool]) -> list[tuple[fl
     """[(start, end), ...] in seconds, sorted, of the slices of a Chrome trace for which
     wanted(event) is true.
 
-    event: the dict from the file. Its "name", "pid" and "cat" (category) say what it is. In our
+    event: a dict from the file, whose "name", "pid" and "cat" (category) say what it is. In our
     traces "pid" is the rank, and "cat" is the operation or a span's lane.
     """
     events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
@@ -121,8 +121,8 @@ def _told(title, what):
 
 
 def _lanes(intervals: list[tuple[float, float, Entry | str]]) -> list[list]:
-    """Distribute the intervals over lanes in which no two overlap: each is put into the first lane
-    that is free when it starts."""
+    """Distribute the intervals over lanes such that no two in a lane overlap. Each interval is put
+    into the first lane that is free when it starts."""
     lanes: list[list] = []
     for interval in sorted(intervals, key=lambda i: i[0]):
         free = next((lane for lane in lanes if lane[-1][1] <= interval[0]), None)
@@ -133,7 +133,7 @@ def _lanes(intervals: list[tuple[float, float, Entry | str]]) -> list[list]:
 
 
 def _arrow(entry, tid, start, end):
-    """One end of the arrow from a send to its receive, which is the n-th of the same channel."""
+    """One end of the arrow from the n-th send of a channel to the n-th receive of that channel."""
     ends = (
         {"ph": "s", "ts": _us(start)}
         if entry.op == "send"

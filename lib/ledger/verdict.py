@@ -1,15 +1,15 @@
-"""Finds out who waits for whom, and when that is certainly a deadlock.
+"""Finds out which rank waits for which, and when this is certainly a deadlock.
 
-    rank 0  waits for  rank 3   An edge leads to each rank whose call is still missing for an op:
-       ^                  |     for a receive, the rank that has to send, and for a collective, the
-       |                  v     members that have not called it.
+    rank 0  waits for  rank 3   There is an edge to each rank whose call an op still lacks. For a
+       ^                  |     send or a receive, this is the rank at the other end. For a
+       |                  v     collective, these are the members that have not called it.
     rank 1  <---------  rank 2
 
 A rank is *stuck for good* if it has a single thread, that thread is inside a wait, and a rank that
 it waits for has left its function or is itself stuck for good. (For a receive from any source, this
-must hold for all other members of the group.) To find the largest such set of ranks, we start from
-all ranks that wait, and repeatedly strike out those that still have a way out. Nothing here looks
-at a clock, so a program that is only slow is never in that set.
+must hold for all other members of the group.) To find the largest set of such ranks, we start with
+all ranks that certainly wait, and repeatedly remove those that may still continue. Nothing here
+looks at a clock, so the ranks of a program that is only slow are never in that set.
 """
 
 from collections.abc import Collection
@@ -24,9 +24,9 @@ from lib.ledger.words import ranks_text, say
 
 @dataclass(frozen=True)
 class Wait:
-    """One rank's wait: the op that it waits for (entry), and the ranks that have not called it yet
-    (awaited). for_certain: the rank's only thread is inside that wait, or the rank is `spinning`
-    (`find_waits`)."""
+    """One rank's wait. entry: the op that it waits for. awaited: the ranks that have not called
+    this op yet. for_certain: the rank's only thread is inside that wait, or the rank is `spinning`
+    (see `find_waits`)."""
 
     rank: int
     entry: Entry
@@ -39,7 +39,7 @@ def find_waits(
 ) -> dict[int, Wait]:
     """{rank: its Wait} for the ranks that wait.
 
-    spinning: ranks whose stacks have shown that they wait below Python for their GPU, and therefore
+    spinning: ranks whose stacks indicate that they wait below Python for their GPU, and therefore
     for the first op in its queue.
     """
     reached = _reached(ledger)
@@ -60,21 +60,23 @@ def find_waits(
 
 
 def _is_below_python(entry, spins):
-    """May the rank be waiting for this op without having called a `wait` that we see? It may for a
-    collective, as in DDP's reducer, or, if the rank spins, for an op in its GPU's queue."""
+    """May the rank be waiting for this op without having called a `wait` that we see? That is
+    possible for a collective, as in DDP's reducer, and, if the rank spins, for an op in its GPU's
+    queue."""
     return entry.item >= 0 if spins else not entry.is_message and entry.op != "mark"
 
 
 def _first_of_queue(mine, entry):
-    """The ops that have to end first when a rank waits for `entry`: the op, or all ops of the
-    batch, at the head of its group's queue on the GPU. Without such a queue (gloo), `entry`."""
+    """The ops that have to end first if a rank waits for `entry`: the op at the head of its group's
+    queue on the GPU, or all ops of the batch there. Without such a queue (gloo), only `entry`."""
     queue = [e for e in mine if e.open and 0 <= e.item <= entry.item and e.group == entry.group]
     return [e for e in queue if e.item == queue[0].item] or [entry]
 
 
 def _reached(ledger):
-    """A dict with two kinds of items. (rank, channel, op of a message, else "") -> how many such
-    ops the rank has posted; and (rank, "anyone") -> True if it has an open receive from any source.
+    """A dict with two kinds of keys. (rank, channel, kind) -> how many such ops the rank has
+    posted, where kind is the op of a message and "" for a collective. (rank, "anyone") -> True if
+    the rank has an open receive from any source.
 
     An op that waits in a GPU's queue behind one that has not ended cannot have begun, so it is not
     counted.
@@ -111,8 +113,8 @@ def _lacks(entry, reached):
 
 
 def stuck_for_good(waits: dict[int, Wait], left: set[int]) -> set[int]:
-    """The ranks that can never continue, whatever the others do. left: those that have left their
-    function."""
+    """The ranks that can never continue, whatever the others do. left: the ranks that have left
+    their function."""
     stuck = {rank for rank, wait in waits.items() if wait.for_certain}
     while True:
         dead = stuck | left
@@ -131,8 +133,8 @@ def stuck_for_good(waits: dict[int, Wait], left: set[int]) -> set[int]:
 
 
 def is_deadlock(ledger: Ledger, heads: list[Head], spinning: Collection[int] = ()) -> bool:
-    """Is it proved that the run cannot end? It is if a rank is stuck for good, or if a GPU waits
-    for a rank that has left. The third proof is a certain finding of the audit while some rank
+    """Is it proved that the run cannot end well? There are three proofs: a rank is stuck for good,
+    a GPU waits for a rank that has left, or the audit has a certain finding while some rank
     certainly waits or is making a group.
 
     spinning: as in `find_waits`.
@@ -161,12 +163,13 @@ def _making(ledger, heads):
 
 
 def cycle_of(waits: dict[int, Wait]) -> list[int]:
-    """Ranks that wait for each other in a cycle, in order; empty if there is none."""
+    """The ranks of a cycle in which each waits for the next; empty if there is no cycle."""
     return find_cycle((rank, awaited) for rank, wait in waits.items() for awaited in wait.awaited)
 
 
 def verdict(ledger: Ledger, heads: list[Head], busy: dict[int, str] | None = None) -> list[str]:
-    """What is known about a hang, as lines of text: mismatches, a cycle, each rank, warnings.
+    """What is known about a hang, as lines of text: mismatches, a cycle, what each rank does, and
+    warnings.
 
     busy: {rank: words}. For a rank that waits for nothing, the words say what it does and where
     (from its stack). For a rank that has left with an error or was killed, they say how that
@@ -237,7 +240,8 @@ def _tags_differ(waits):
 
 
 def for_whom(wait: Wait) -> str:
-    """The ranks that a wait is for, in words that continue a sentence."""
+    """Which ranks have not called the op of a wait, in words that continue a sentence; "" if the
+    words of the op have already named them."""
     if wait.entry.op == "recv_any":
         return ""
     if wait.entry.is_message:

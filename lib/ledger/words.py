@@ -1,5 +1,5 @@
 """Describes ops, ranks and groups in words, so that verdicts, findings and traces all use the same
-ones."""
+words for them."""
 
 from lib.ledger.log import Entry
 from lib.ledger.source import position

@@ -13,7 +13,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def error(a: Tensor | None, b: Tensor | None) -> float:
     """The largest absolute difference between a and b, relative to the largest absolute value of b.
-    Raises ValueError where one of them is None, which means a gradient that was never computed."""
+    Raises ValueError if one of them is None, which means that a gradient was never computed."""
     if a is None or b is None:
         raise ValueError("a gradient is missing: nothing that was run depends on its tensor")
     return ((a - b).abs().max() / b.abs().max()).item()

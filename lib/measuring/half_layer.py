@@ -8,8 +8,8 @@ way four ranks on two cores show when tensor parallelism pays off.
                                  [ f: all-reduce ........ ]      in the background
 
 Each of the three matmuls takes COMPUTE / 3 on one rank, and a tp-th of that on each of tp ranks.
-If the all-reduces take k (tp-1) times as long as the matmuls of a rank, tp ranks need
-(1 + (tp-1) k) / tp of one rank's time.
+If a rank's all-reduces take k (tp-1) times as long as its matmuls, and do not overlap with them, tp
+ranks need (1 + (tp-1) k) / tp of one rank's time.
 """
 
 import functools
@@ -48,7 +48,8 @@ def half_layer(x: torch.Tensor, tp: int, group: Group, overlap: bool = False) ->
 
 
 def bytes_per_second(k: float) -> float:
-    """The bandwidth at which the two all-reduces take k (tp-1) times as long as a rank computes."""
+    """The bandwidth at which the two all-reduces take k (tp-1) times as long as a rank's
+    matmuls."""
     return 2 * 2 * 4 * ELEMENTS / (COMPUTE * k)  # two all-reduces of 4 bytes per element
 
 

@@ -1,5 +1,5 @@
-"""Measures what failures cost a small training job: its ranks are killed at times that were drawn
-in advance, and we count the steps that were saved.
+"""Measures what failures cost a small training job. One of its ranks is killed at times that were
+drawn in advance, which ends the job, and we count the steps that were saved.
 
     failure       + restart             + save                      failure
        X [launch, load, wait]|step|step|wait, save|step|step|wait, sa X [launch, load, wait]|...
@@ -10,9 +10,9 @@ time, whatever it is doing then, and all ranks start again from the last complet
 is kept if the folder has a checkpoint that contains it.
 
 Each step, save and restart does its real work and then waits until the time that a Pace gives it is
-over. Therefore we can put these times into a formula, and compare its result with the steps that
-were kept. On a busy machine the real work takes longer, and therefore `pace_here` makes all of the
-times longer there.
+over. We can therefore put these times into a formula, and compare its result with the steps that
+were kept. On a busy machine the real work takes longer, so `pace_here` makes all of these times
+longer there.
 """
 
 import itertools
@@ -56,8 +56,9 @@ NO_PACE, PACE = Pace(0, 0, 0, 0), Pace(step=0.01, save=0.06, restart=0.25, mtbf=
 
 
 def pace_here(pace=PACE, nproc=2):
-    """`pace`, with all of its times multiplied by one factor, between 1 and MOST: the smallest that
-    leaves this machine, as busy as it is now, enough time for each part."""
+    """`pace`, with all of its times multiplied by one factor from 1 to MOST. It is the smallest
+    that gives each part ROOM times the time of its real work on this machine, as busy as it is now,
+    but not more than MOST."""
     with tempfile.TemporaryDirectory() as folder:
         _until_killed(folder, 1, NO_PACE, 0.0, time.monotonic(), nproc)
         failed = time.monotonic()
@@ -88,7 +89,7 @@ def kept_steps(folder, gaps, every, pace, nproc=2):
 
     gaps: (n,) seconds between failures. folder: of the checkpoints, from which the job continues.
     every: steps between two saves. The first gap begins with a restart like all others, as if a
-    failure came before it. Takes sum(gaps) seconds. Raises launch.RankError if ranks end for
+    failure came before it. Takes about sum(gaps) seconds. Raises launch.RankError if ranks end for
     another reason.
     """
     kept, failed = [], time.monotonic()
@@ -101,7 +102,7 @@ def kept_steps(folder, gaps, every, pace, nproc=2):
 
 
 def _until_killed(folder, every, pace, failed, fails, nproc):
-    longest = 60 + max(0.0, fails - time.monotonic())  # seconds, to restart and until it is killed
+    longest = 60 + max(0.0, fails - time.monotonic())  # seconds until it has been killed, at most
     try:
         launch.capture(
             train, folder, every, pace, failed, fails, nproc=nproc, timeout=longest, ledger=False
@@ -116,8 +117,9 @@ def train(folder, every, pace, failed=0.0, fails=None, steps=None):
 
     failed: the time of the failure before, when the restart began. fails: when the last rank is
     killed, None for never. Both are of time.monotonic(), a clock that all processes of a machine
-    share. steps: of the entire job; with None it ends only by a failure. Returns {"loss", "ready":
-    when the model was loaded, "step", "save": median seconds that these took without waiting}.
+    share. steps: of the entire job; with None it ends only by a failure. Returns {"loss": of the
+    last step, "ready": when the model was loaded, "step": median seconds of a step without waiting,
+    "save": twice those of writing a checkpoint, which has half of a save's time}.
     """
     rank, N = dist.get_rank(), dist.get_world_size()
     if fails is not None and rank == N - 1:
@@ -150,7 +152,7 @@ def train(folder, every, pace, failed=0.0, fails=None, steps=None):
             checkpoint.save(
                 folder, step + 1, {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             )
-            took["save"].append(2 * (time.monotonic() - begin))  # it has half of pace.save
+            took["save"].append(2 * (time.monotonic() - begin))  # writing has half of pace.save
             _wait_until(due)
     return {"loss": loss.item(), "ready": ready} | {
         part: float(np.median(each)) for part, each in took.items()

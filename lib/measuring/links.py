@@ -6,9 +6,9 @@ and beta (seconds per byte) to them.
 
     seconds = race({"ring": ring_all_reduce, "tree": tree_all_reduce}, [1000, 2_000_000], link, 5)
 
-Every function that runs on ranks measures in rounds, and a round goes through all sizes or all
-algorithms. A moment in which the machine is slow then affects all of them alike. `link` is None for
-the link that the ranks have, or the arguments of `slow_link` for an emulated one. Launch these
+Every function that runs on ranks measures in rounds, and a round goes through all sizes and
+algorithms, so that a moment in which the machine is slow affects all of them alike. `link` is None
+for the link that the ranks have, or the arguments of `slow_link` for an emulated one. Launch these
 functions with ledger=False, because logging every message takes time.
 """
 
@@ -45,14 +45,15 @@ class Link(NamedTuple):
     ratios: np.ndarray  # taken round by round, as the claims take them
     alpha: float
     beta: float
-    measured: bool  # False: the machine was too busy, so these are typical values
+    measured: bool  # False if the claims could not be measured, so that these are typical values
 
     def time(self, n_bytes: float) -> float:
-        """Seconds that a message of so many bytes takes: alpha + n_bytes * beta."""
+        """Seconds that a message of n_bytes takes: alpha + n_bytes * beta."""
         return self.alpha + n_bytes * self.beta
 
     def times_as_long(self, n_bytes: int) -> float:
-        """How many times as long a message takes as the shortest one: the median over rounds."""
+        """The factor by which a message takes longer than the shortest one: the median over
+        rounds."""
         return float(self.ratios[self.sizes.index(n_bytes)])
 
 
@@ -60,8 +61,8 @@ def measure_links(link: dict) -> tuple[Link, Link]:
     """Measure two links with a ping-pong of six rounds or more: (the link between two ranks of this
     machine, the emulated one).
 
-    link: the arguments of `slow_link`. Prints three claims, and alpha and beta of both links. On a
-    machine that is too busy, it says so and returns typical values.
+    link: the arguments of `slow_link`. Prints three claims, and alpha and the bandwidth of both
+    links. If a claim could not be measured, it says so and returns typical values. Raises Refuted.
     """
     here, emulated = sizes_for(backend.choose("auto", 2).name), list(SIZES[:5])
     run = lambda *args: launch.run(ping_pong, *args, nproc=2, ledger=False)[0]
@@ -157,10 +158,10 @@ def ping_pong(
 
 
 def fit(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Fit seconds = alpha + bytes * beta, and return (alpha, beta).
+    """Fit seconds = alpha + bytes * beta, and return (alpha, beta), both above 0.
 
-    Least squares of the relative errors: the times differ by orders of magnitude, so with absolute
-    errors the short messages, which determine alpha, would not count.
+    We minimise the squares of the relative errors. The times differ by orders of magnitude, so with
+    absolute errors the short messages, which determine alpha, would hardly count.
     """
     m, t = np.asarray(sizes, float), np.asarray(seconds, float)
     alpha, beta = np.linalg.lstsq(np.stack([1 / t, m / t], axis=1), np.ones_like(t), rcond=None)[0]
@@ -170,7 +171,7 @@ def fit(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
 def time_all_reduces(
     algorithms: Mapping[str, Callable], sizes: Sequence[int], rounds: int, link: dict | None = None
 ) -> dict[str, np.ndarray]:
-    """On each rank: {name: (rounds, sizes) seconds} of all_reduce(tensor), for tensors of so many
+    """On each rank: {name: (rounds, sizes) seconds} of all_reduce(tensor), for tensors of `sizes`
     bytes. Each rank has a NIC of its own."""
     seconds = {name: np.empty((rounds, len(sizes))) for name in algorithms}
     with _on(link, 1):

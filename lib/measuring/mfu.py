@@ -7,11 +7,12 @@
     step 0 [forward|backward|messages|update] matmul    step 1 [forward| ... |update] matmul    ...
            [== the clock of a step =========] [ peak ]         [= clock of a step ==] [ peak ]
 
-We count the matmuls of the model, forward and twice as much backward, but not what recomputation
-repeats: 6 operations per weight and token, and 12 T D per layer and token for attention's two
-matmuls, Q K^T and P V. This course's GPT computes all of their scores, including those above the
-causal diagonal. Usually the peak is the one in the GPU's datasheet. Here it is measured after every
-step, on all ranks at once, because the ranks of one machine share its cores.
+We count the matmuls of the model, with twice as many operations in backward as in forward, but not
+what recomputation repeats. This makes 6 operations per weight and token, and 12 T D per layer and
+token for attention's two matmuls, Q K^T and P V. This course's GPT computes all of the scores,
+including those above the causal diagonal. Usually the peak is the one in the GPU's datasheet. Here
+it is measured after every step, on all ranks at once, because the ranks of one machine share its
+cores.
 
 Sources: Chowdhery et al. 2022 (PaLM), section 4.1 and appendix B, for MFU; Kaplan et al. 2020 for 6
 per weight.
@@ -29,7 +30,7 @@ CPU, GPU = 512, 4096  # rows and columns of the matrices with which the peak is 
 
 
 def operations_per_token(shape):
-    """Operations of the matmuls per token, forward and backward, of a `lib.training.model.GPT` of
+    """Operations per token, forward and backward, of the matmuls of a `lib.training.model.GPT` of
     this Shape."""
     kv = shape.n_kv_heads * shape.hidden // shape.n_heads  # columns of k, and of v
     # weights: q and out, k and v, up and down; each term of the sum stands for two matrices

@@ -1,10 +1,10 @@
-"""One data-parallel step on paced ranks over an emulated link: measures how much of its
-communication is hidden behind compute, and how many messages leave before backward has ended.
+"""Measures one data-parallel step on paced ranks over an emulated link: how much of its
+communication is hidden behind compute, and how many messages are sent before backward has ended.
 
     rounds = PacedRounds(A, B, hidden=plots.hidden_share)     # A: buckets leave after backward
     found = measure(rounds, *rounds.claims)   # {"alpha", "hidden", "after backward", "overlapped"}
     rounds.middle()                           # {way: spans} of the round in the middle, to be drawn
-    rounds.early("overlapped")                # messages that left before backward returned
+    rounds.early("overlapped")                # messages that were sent before backward returned
 
 A wrapper is a class such as those of lib.data_parallel. It is called as Wrapper(module,
 all_reduce=..., capacity=bytes), and its average_gradients() waits for what is still in flight.
@@ -78,8 +78,8 @@ def steps_in_turns(ways: Mapping[str, Callable], rounds: int, bandwidth: float) 
 
 class PacedRounds:
     """Steps of two wrappers, in turns. A call launches the ranks and returns {"alpha", "hidden",
-    "after backward", "overlapped": (rounds,)}, the last two in seconds of a step, as `measure`
-    takes them.
+    "after backward", "overlapped": (rounds,)}, as `measure` takes them: alpha in seconds per
+    message, the hidden share, and the seconds of a step of either wrapper.
 
     after, overlapped: wrappers whose buckets leave after and during backward. hidden(spans): the
     share of a step's communication that is hidden. bandwidth: bytes per second of the link.
@@ -128,15 +128,15 @@ class PacedRounds:
         return found
 
     def middle(self) -> dict[str, list]:
-        """{way: spans} of the round whose hidden share is the median: the round to be drawn."""
+        """{way: spans} of the round with the median hidden share, which is the round to draw."""
         *_, last = self.ways
         ranked = sorted(self.spans, key=lambda spans: self.hidden(spans[last]))
         return ranked[len(ranked) // 2]
 
     def early(self, way: str) -> tuple[int, int, float]:
-        """(messages that left before backward returned, messages that left after it, the share of
-        the former). The two counts are those of the last round, and the share is the median over
-        all rounds."""
+        """(messages that were sent before backward returned, messages that were sent after it, the
+        share of the former). The counts are those of the last round, and the share is the median
+        over all rounds."""
         sent = np.array(
             [
                 [logs.section(f"{way} {i}, {when} backward").sent("messages")

@@ -8,16 +8,15 @@ Ranks that compute share the machine's cores. Eight of them on two cores are fou
 two, so their times say nothing about eight devices. Ranks that sleep do not disturb each other.
 Everything else is real: parameters, gradients, buckets and messages. Therefore the same wrappers
 run on paced layers, and the gradients can be compared with those of a single process. With
-`collectives.slow_link` the network is paced too; then a step takes as long as a formula predicts,
-or the formula is wrong.
+`collectives.slow_link` the network is paced too, so that the time of a step can test a formula.
 
     y       = x (1 + mean(w))             forward     x (B, ...), w (n,)
     dL/dx   = g (1 + mean(w))             backward    g = dL/dy
     dL/dw_i = sum(g x) / n                            depends on this rank's rows
 
-These three lines are what a PacedLayer computes. The arithmetic counts as part of the layer's time,
-provided that it takes less than that. A sleep ends about 0.1 ms late, and later on a busy machine,
-so choose times of milliseconds.
+A PacedLayer computes these three lines. The arithmetic counts as part of the layer's time, provided
+that it takes less than that. A sleep ends about 0.1 ms late, and later on a busy machine, so choose
+times of milliseconds.
 """
 
 import contextlib
@@ -84,9 +83,9 @@ class PacedStage(nn.Module):
                                       waits for
                    dL/dw = g^T x,     the half that can be delayed          weight_seconds
 
-    A backward pass takes both times, whether it runs in one go or in two halves: the first wait is
-    in a hook on y, when its gradient arrives, and the second when that of w is added to `w.grad`.
-    The weight starts as the identity, so that at first the output equals the input.
+    A backward pass takes both times, whether it runs in one go or in two halves. The first wait is
+    in a hook on y, when its gradient arrives, and the second when w's gradient is added to
+    `w.grad`. The weight starts as the identity, so that at first the output equals the input.
     """
 
     def __init__(self, n, forward_seconds, input_seconds, weight_seconds):
@@ -128,7 +127,7 @@ def sleep(seconds):
 
 
 class Spans(list):
-    """What this rank did, and when: [(rank, lane, label, begin, end), ...], as
+    """A list of what this rank did, and when: [(rank, lane, label, begin, end), ...], as
     `plots.step_timeline` draws it.
 
         spans = Spans()

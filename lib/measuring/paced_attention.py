@@ -6,9 +6,9 @@ methods only the ring sends while it computes, so only the ring can hide its mes
     gathered  (all-gather of k, v)[ attention over all 4 blocks ]
     Ulysses   (all-to-all of q, k, v)[ attention over all tokens of a rank's heads ](all-to-all)
 
-ratio is the time that one block's keys and values take on the link over the time that attention to
-them takes, with as many key/value heads as query heads (HEADS). With K key/value heads the message
-takes only K / HEADS of that time.
+`ratio` is the time that the keys and values of one block take on the link, divided by the time of
+attention to that block, for as many key/value heads as query heads (HEADS). With K key/value heads
+the message takes only K / HEADS of that time.
 """
 
 import functools

@@ -10,10 +10,10 @@
     my_kilobytes = 24_000
         rank 0 sends: you 24,000 kB (too much by a factor of 1,000: did you mean bytes?), ...
 
-A prediction earns no points, so nothing that a student types raises an error. A text that cannot be
-read as a number is shown as it was typed, and where nothing was typed there is no "you". `in_words`
-says how many of this kernel's predictions were within 20 %. A prediction that is right except for
-its unit counts as one of them.
+A prediction earns no points, so a text that is not a number raises no error, and is shown as it was
+typed. Without a prediction the line has no "you". `in_words` says how many of this kernel's
+predictions were within 20 % of one of the values next to them. A prediction that is right except
+for its unit counts as one of them.
 """
 
 import itertools
@@ -55,10 +55,10 @@ def show_prediction(what: str, yours, unit: str = "", digits: int = 3, **found) 
     """Print one line: what the student predicted, then each value of `found` under its name.
 
     what: the quantity, such as "rank 0 sends". yours: None, or what the student typed: a number in
-    `unit`, or a text such as "24 kB", "30 %", "3/4", "2.4k". unit: in which the line is printed,
-    such as "kB", "ms", "%" or "messages"; with "%" numbers are percent. digits: significant digits.
-    found: numbers in `unit`, or texts, printed in this order; an underscore in a name is printed as
-    a space.
+    `unit`, or a text such as "24 kB", "30 %", "3/4", "2.4k". unit: the unit in which values are
+    printed, such as "kB", "ms", "%" or "messages"; with "%" numbers are percent. digits:
+    significant digits. found: numbers in `unit`, or texts, printed in this order; an underscore in
+    a name is printed as a space.
     """
     told = [f"{name.replace('_', ' ')} {_shown(v, unit, digits)}" for name, v in found.items()]
     if _is_typed(yours):
@@ -122,15 +122,15 @@ def _ladder(unit):
 
 
 def _below(unit, steps):
-    """The unit that is so many steps of 1,000 or 1,024 smaller; "" if there is none."""
+    """The unit that is `steps` steps of 1,000 or 1,024 smaller; "" if there is none."""
     ladder = _ladder(unit)
     place = ladder.index(NAMES.get(unit, unit)) - steps
     return ladder[place] if 0 <= place < len(ladder) else ""
 
 
 def read(yours, unit: str = "") -> float | str:
-    """The number that was typed, converted to `unit`; the text itself if it is no number of that
-    kind. A number that was typed as such is returned as it is."""
+    """The number in the text `yours`, converted to `unit`; the text itself if it is no number of
+    that kind. Anything that is not a text is returned as it is."""
     if not isinstance(yours, str):
         return yours
     match = NUMBER.fullmatch(yours)
@@ -177,7 +177,7 @@ def _shown(value, unit: str, digits: int) -> str:
 
 
 def _decimals(number: float, digits: int) -> int:
-    """Decimal places with which `number` is shown to so many significant digits."""
+    """The decimal places that show `number` to `digits` significant digits."""
     if not number or not math.isfinite(number):
         return 0
     return max(0, digits - 1 - math.floor(math.log10(abs(number))))

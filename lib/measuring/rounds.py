@@ -12,13 +12,13 @@ least 1.5 times as fast as the star". A claim is a value with bounds, and has on
     round 1  ring  star  both sides alike
     ...                  interval: the median over the rounds, between two order statistics
 
-Of n sorted values, the k-th smallest and the k-th largest enclose the median of the distribution
-with a probability that depends on n and k alone, since each value is above it with probability 1/2:
-1 - 2 P(Binomial(n, 1/2) < k) (David and Nagaraja, Order Statistics, 2003, section 7.1). We take the
-largest k with at least 95%. Even the smallest and the largest of five values reach only 94%, so for
-fewer than six rounds we print the range of the values, and call it a range. We look at the values
-after each try and add rounds until the claim is settled. The 95% are therefore the confidence of a
-single look, and not of all looks together.
+Of n values, the k-th smallest and the k-th largest enclose the median of the distribution with a
+probability that depends only on n and k, because each value is above the median with probability
+1/2. It is 1 - 2 P(Binomial(n, 1/2) < k) (David and Nagaraja, Order Statistics, 2003, section 7.1).
+We take the largest k with at least 95%. Even the smallest and the largest of five values reach only
+94%, so for fewer than six rounds we print the range of the values, and call it a range. We look at
+the values after each try and add rounds until the claim is settled. The 95% are therefore the
+confidence of a single look, and not of all looks together.
 
 During a measurement, ranks of other notebooks on this machine wait (lib/launch/alone.py). Other
 programs are noticed by the processor time that they use. Rounds during which they kept the machine
@@ -87,7 +87,7 @@ class Claim(NamedTuple):
 
     def judge(self, found: Rounds) -> tuple[str, Interval]:
         """("holds", "refuted" or "open", the interval that decided it). It is open if the interval
-        contains a bound."""
+        is neither within the bounds nor outside them."""
         seen = interval(self.value(found))
         if self.at_least <= seen.low and seen.high <= self.at_most:
             return "holds", seen
@@ -131,8 +131,9 @@ def interval(values) -> Interval:
 def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
     """Call every clock once a round, forwards in even rounds and backwards in odd ones.
 
-    clocks: functions that return seconds. Returns (rounds, sides) of them. The order alternates so
-    that no side always runs first: of any two sides, each is the first in half of the rounds.
+    clocks: functions that return seconds. Returns these seconds, (rounds, sides). The order
+    alternates so that of any two sides, each runs first in half of the rounds, if their number is
+    even.
     """
     seconds = np.empty((rounds, len(clocks)))
     for i in range(rounds):
@@ -157,7 +158,7 @@ def measure(
 
     run: one try, a function that returns {side: (rounds, ...) numbers} of at least 3 rounds. Tries
     on a quiet machine are joined; until there is one, each try is judged by itself. patience:
-    seconds after which no further try is begun. Raises Refuted.
+    seconds after which no further try is begun. Raises Refuted, and ValueError for too few rounds.
     """
     asked = os.environ.get("LAB_CLAIMS")
     patience *= {"once": 0, "hold": TO_HOLD}.get(asked, 1)
@@ -237,7 +238,7 @@ def _used():
 
 
 def _between(before, after):
-    """(share of the processors that other programs used, share that was idle)"""
+    """(share of the processors that other programs used, share of them that was idle)."""
     span = max(1e-9, after.at - before.at) * after.processors
     idle = min(1.0, (after.idle - before.idle) / span)
     return max(0.0, 1.0 - idle - (after.ours - before.ours) / span), idle

@@ -1,7 +1,8 @@
 """Strong and weak scaling of data parallelism, measured on paced ranks over an emulated link.
 
-    strong_and_weak   1, 2, 4, 8 ranks: the rows in all (strong), or on each rank (weak), stay fixed
-    waiting_shares    one number of ranks, with more and more rows each, over several links
+    strong_and_weak   more and more ranks, with the total rows (strong) or the rows of each rank
+                      (weak) fixed
+    waiting_shares    a fixed number of ranks, with more and more rows each, over several links
 
 Both are called on all ranks of a launch, with the class to measure, which is called as
 Wrapper(module, group, all_reduce, capacity), as in lib.data_parallel. The layers wait instead of
@@ -32,7 +33,7 @@ def paced_model(Wrapper: Callable, group, compute: tuple[float, float]):
 
 
 def step_seconds(model, rows: int) -> float:
-    """On each rank: the seconds of one step with so many rows on this rank."""
+    """On each rank: the seconds of one step with `rows` rows on this rank."""
     dist.barrier(model.group)
     begin = time.perf_counter()
     model(torch.ones(rows, 1)).sum().backward()
@@ -67,7 +68,7 @@ def strong_and_weak(
     with slow_link(ranks_per_node=1, seconds_per_message=0, bytes_per_second=bandwidth):
         for _ in range(rounds):
             for N in ranks:
-                dist.barrier()  # ranks that are not among the N wait, and use no processor
+                dist.barrier()  # the other ranks wait in the next barrier, and use no processor
                 if N in models:
                     alpha = message_seconds(groups[N])
                     for kind, b in (("weak", rows), ("strong", rows // N))[:N]:
@@ -84,8 +85,8 @@ def waiting_shares(
     batches: Sequence[int],
     compute: tuple[float, float],
 ) -> dict[str, np.ndarray]:
-    """{link: (rounds, 2, batches)}: alpha (see `message_seconds`), and the share of a step in which
-    this rank does not compute, for each number of rows.
+    """On each rank: {link: (rounds, 2, batches)}, which are alpha (see `message_seconds`) and the
+    share of a step in which this rank does not compute, for each number of rows.
 
     links: {name: bytes per second}. batches: numbers of rows per rank. compute: see `paced_model`.
     """

@@ -1,5 +1,5 @@
 """Stores the validation losses of training runs with several seeds. Such runs take too long for a
-cell, so a command trains them and writes a file, which the cell reads.
+cell, so a command does the training and writes a file, which the cell reads.
 
     SEEDS = Seeds(file, "python -m lib.moe", runs, seeds=(0, 1, 2), steps=(50, 100))
     SEEDS.store(train)  # in the command: trains every run with every seed, and writes the file with
@@ -25,8 +25,8 @@ from lib.training.model import cross_entropy
 
 
 class Seeds(NamedTuple):
-    """A file of losses. command: the one that writes it. runs: their names. steps: after which the
-    loss is taken."""
+    """A file of losses. command: the command that writes it. runs: the names of the runs. steps:
+    the numbers of steps after which the loss is taken."""
 
     file: Path
     command: str
@@ -70,8 +70,7 @@ class Seeds(NamedTuple):
 
 
 def stamp() -> dict[str, str]:
-    """{"torch", "python", "date"}: the versions that run now, and today, for a result to be
-    stored."""
+    """{"torch", "python", "date"}: the current versions and date, to be stored with a result."""
     torch_version = torch.__version__.split("+")[0]
     return {
         "torch": torch_version,

@@ -2,11 +2,11 @@
 data-parallel wrapper of the course and for torch's DistributedDataParallel.
 
     the wrapper   its spans are written into the ledger's trace, in lanes next to its operations
-    torch's       its trace is torch.profiler's. A communication hook passes DDP's buckets to our
-                  ring on the communication thread, so that an emulated link slows both alike
+    torch's       its trace is written by torch.profiler. A communication hook passes DDP's buckets
+                  to our ring on the communication thread, so that an emulated link slows both alike
 
-To verify the traces we also use a stopwatch: the seconds of a step minus those of the same layers
-without any message.
+To verify the traces we also use a stopwatch, which gives the seconds of a step minus those of the
+same layers without any message.
 """
 
 import os
@@ -58,8 +58,8 @@ def torchs(layers):
 
 
 def step_seconds(model, works=()) -> float:
-    """The seconds of forward and backward; torch's DDP waits for all of its buckets in backward. We
-    wait for the works only after the clock has stopped."""
+    """The seconds of forward and backward. DDP's backward waits for all of its buckets, so we wait
+    for the works only after the clock has stopped."""
     dist.barrier()
     begin = time.perf_counter()
     model(torch.ones(1, 1)).sum().backward()

@@ -17,13 +17,13 @@ exchange.py         uneven all-to-all of routed tokens, with its   each token fo
                     backward
 expert_parallel.py  E/ep experts on each rank                      4 exchanges a step and the counts
 dropless.py         no capacity: grouped GEMM (MegaBlocks)         the same, and nothing dropped
-overlapped.py       tokens in flight while others are computed     4 exchanges, the counts twice
+overlapped.py       tokens in flight while others are computed     8 half exchanges, counts twice
 device_limited.py   at most M ranks for a token (DeepSeek-V2)      once per rank that needs it
 gradients.py        experts together with data parallelism         experts' gradients over their
                                                                    replicas, others over all ranks
 gpt.py              a GPT whose every other MLP is a mixture       as its layers
-balance_runs.py     four ways to balance, trained on ranks whose   the gradients, and choices or
-                    texts differ                                   loads
+balance_runs.py     three ways to balance, and none, trained on    the gradients, and choices or
+                    ranks whose texts differ                       loads
 seeds.py            mixture against dense, three seeds, stored:    nothing
                     seeds.json, made by `python -m lib.moe`
 compare.py          each distributed part against one process      as what it compares
@@ -36,13 +36,13 @@ each of its kept pairs (token, expert).
 Megatron Core's names for these files: router (gates.py, balance.py), token dispatcher with permute
 and unpermute (dispatch.py, exchange.py, expert_parallel.py), grouped MLP (dropless.py).
 
-A set is what is routed together: the tokens of one call, of one rank (GShard calls it a group). So
-the ranks compute the same as a single process that calls the layer once for each rank's tokens, and
-they drop the same pairs.
+A set is the tokens that are routed together: those of one call on one rank (GShard calls it a
+group). Therefore the ranks compute the same as a single process that calls the layer once for each
+rank's tokens, and they drop the same pairs.
 
-Experts in 16 bits can have a router in float32 (`layer.bfloat16(); layer.router.float()`): the
-tokens are converted to float32 for the router only, and the weighted sum has the dtype of the
-experts.
+A layer whose experts have 16 bits can have a router in float32 (`layer.bfloat16();
+layer.router.float()`). The tokens are then converted to float32 for the router only, and the
+weighted sum has the dtype of the experts.
 """
 
 from lib.moe.balance import ExpertBiasGate, SigmoidExpertBiasGate, auxiliary_loss, z_loss

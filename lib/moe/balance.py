@@ -5,8 +5,8 @@ preferred even more. With a capacity, tokens beyond it are dropped.
 
     auxiliary_loss  E * sum_e f_e P_e       f_e is the share of the tokens whose first choice is e,
                                             and P_e the mean probability of e. If all are equal, it
-                                            is E * E * 1/E * 1/E = 1; with all tokens on one expert
-                                            it is E.
+                                            is E * E * 1/E * 1/E = 1; if all tokens go to one expert
+                                            with probability 1, it is E.
     z_loss          mean_t (log sum_e exp(z_te))^2   keeps logits small, because bf16 rounds large
                                                      ones coarsely and exp amplifies the error
     ExpertBiasGate  raises b_e where e has less than its share of the load, and lowers it where e
@@ -43,8 +43,8 @@ from lib.moe.choice import Choice, load, top_k_indices
 
 # exercise: lab5.auxiliary_loss
 def auxiliary_loss(probabilities: Tensor, first_choices: Tensor) -> Tensor:
-    """The load-balancing loss E * sum_e f_e P_e, (): 1 if the load is even, up to E if all tokens
-    go to one expert, and 0 for a set of no tokens.
+    """The load-balancing loss E * sum_e f_e P_e, (). It is 1 if the load is even, up to E if all
+    tokens go to one expert, and 0 for a set of no tokens.
 
     probabilities: (n, E); the gradient flows through them. first_choices: (n,) int64, each token's
     best expert before capacity is applied, because a dropped token also shows which expert is
@@ -89,8 +89,8 @@ class ExpertBiasGate(nn.Module):
         """b_e <- b_e + u * sign(mean load - load of e). requested: (E,), how many pairs asked for
         each expert.
 
-        On one rank this is the layer's `last.requested`. On several ranks pass the sum over all of
-        them; otherwise their biases diverge.
+        On one rank this is the layer's `last.requested`. On several ranks, pass the sum over all of
+        them, because otherwise their biases diverge.
         """
         requested = requested.double()
         # b_e <- b_e + u sign(mean - requested_e)
@@ -99,7 +99,7 @@ class ExpertBiasGate(nn.Module):
 
 class SigmoidExpertBiasGate(ExpertBiasGate):
     """DeepSeek-V3's gate: it chooses the k experts with the highest s + b, where s =
-    sigmoid(logits), and their weights are s, renormalised.
+    sigmoid(logits). Their weights are s, renormalised over these k.
 
     Arguments and `update` are those of ExpertBiasGate. `probabilities` are s divided by its sum
     over all experts.

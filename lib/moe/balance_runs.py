@@ -1,10 +1,11 @@
-"""Trains four ways to balance a router, on ranks whose texts differ. They show what changes if the
-load is counted over all ranks instead of over each rank's own tokens.
+"""Trains a model without balancing and with three ways to balance its router, on ranks whose texts
+differ. This shows what changes if the load is counted over all ranks instead of over each rank's
+own tokens.
 
-    rank 0's tokens -> experts   5 3 0 0     f of rank 0: .6 .4  0  0     f of rank 1:  0  0 .5 .5
-    rank 1's tokens -> experts   0 0 4 4     f of all ranks: .3 .2 .25 .25
+    rank 0's tokens -> experts   5 3 0 0     f of rank 0: .62 .38 0 0     f of rank 1: 0 0 .5 .5
+    rank 1's tokens -> experts   0 0 4 4     f of all ranks: .31 .19 .25 .25
 
-f is the fraction of tokens that choose each expert. If each rank computes f from its own tokens,
+f is the fraction of the choices that each expert gets. If each rank computes f from its own tokens,
 the loss makes every rank spread its tokens over all experts. If f is computed over all ranks, only
 the sum has to be even, so an expert may specialise in the text of one rank (Qiu et al. 2025).
 
@@ -56,7 +57,7 @@ def train(
         choices.append(top_k_gate(logits, K) if gate is None else gate(logits))
         return choices[-1]
 
-    # a factor of E/k: nothing is dropped
+    # with a factor of E/k nothing is dropped
     model = MoEGPT(SHAPE, E, noting, factor=E / K, auxiliary=0.0, z=0.0, seed=seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     text, alphabet = texts.load().train, alphabet_of(rank)
@@ -115,7 +116,7 @@ def compare(
     pairs that chose each expert in the last ten steps, (E,); the mean of the ranks' losses in these
     steps)}.
 
-    Sends the losses, in addition to what `train` sends.
+    Sends: what `train` sends, and an all-reduce of one loss for each kind.
     """
     found = {}
     for kind in KINDS:

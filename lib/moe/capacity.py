@@ -38,7 +38,7 @@ class Routing(NamedTuple):
 
     token: torch.Tensor  # (m,)  int64, 0 to n-1
     expert: torch.Tensor  # (m,)  int64, 0 to E-1, never decreasing
-    # (m,)  int64, 0 to C-1: which of the expert's slots; no two pairs share one
+    # (m,)  int64, 0 to C-1: which of the expert's slots; no two pairs share a slot
     slot: torch.Tensor
     weight: torch.Tensor  # (m,)  through which the gradient reaches the router
 
@@ -46,8 +46,8 @@ class Routing(NamedTuple):
 def capacity(n: int, n_experts: int, k: int, factor: float) -> int:
     """C, the slots per expert for a set of n tokens with k choices each: a whole number.
 
-    factor: 1 leaves no room for imbalance, and 1.25 leaves 25% more slots. With E/k, C is n and
-    nothing can be dropped. Raises ValueError for a factor that is not above 0.
+    factor: with 1 there is no room for imbalance, and with 1.25 there are 25% more slots. With E/k,
+    C is at least n, so nothing can be dropped. Raises ValueError for a factor that is not above 0.
     """
     if not factor > 0:
         raise ValueError(
@@ -96,11 +96,11 @@ def reroute(choice: Choice, n_experts: int, C: int) -> Routing:
     """No token left behind: a token whose expert is full is rerouted to its next best expert with a
     free slot.
 
-    choice: of n tokens, with k = 1. In round 0 all tokens ask for their choice, in token order; in
-    round j those still without a slot ask for their next best expert. So no token loses its first
-    choice to a rerouted one. The weight is the probability of the expert that the token gets.
-    Tokens are dropped only if there are more than E*C. Returns the Routing of min(n, E*C) pairs.
-    Sends nothing. Raises ValueError for more than one choice a token.
+    choice: of n tokens, with k = 1. In round 0 all tokens ask for their choice, in token order. In
+    each later round those still without a slot ask for their next best expert. So no token loses
+    its first choice to a rerouted one. The weight is the probability of the expert that the token
+    gets. Tokens are dropped only if there are more than E*C. Returns the Routing of min(n, E*C)
+    pairs. Sends nothing. Raises ValueError for more than one choice a token.
     """
     n, k = choice.experts.shape
     if k != 1:
@@ -117,7 +117,7 @@ def reroute(choice: Choice, n_experts: int, C: int) -> Routing:
     rounds = []
     for turn in range(n_experts):
         expert, slot, order = sort_by_expert(ranking[waiting, turn], n_experts)
-        token, slot = waiting[order], slot + filled[expert]  # behind those of earlier rounds
+        token, slot = waiting[order], slot + filled[expert]  # after those of earlier rounds
         fits = slot < C
         rounds.append((token[fits], expert[fits], slot[fits]))
         filled = filled + load(expert[fits], n_experts)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 
 class Choice(NamedTuple):
-    """What n tokens ask for. The gradients of `weights` and `probabilities` flow back to the
-    router."""
+    """The experts that n tokens ask for. The gradients of `weights` and `probabilities` flow back
+    to the router."""
 
     experts: torch.Tensor  # (n, k)  int64, best first; -1 where a token asks for none
     weights: torch.Tensor  # (n, k)  factors of the experts' outputs; 0 where the expert is -1
@@ -40,6 +40,6 @@ def top_k_indices(scores: Tensor, k: int) -> Tensor:
 
 
 def load(experts: Tensor, n_experts: int) -> Tensor:
-    """How many pairs each expert has, (E,) int64. experts: expert numbers in any
+    """How often each expert occurs in `experts`, (E,) int64. experts: indices of experts in any
     shape; -1 is no expert."""
     return torch.bincount(experts[experts >= 0], minlength=n_experts)

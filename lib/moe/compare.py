@@ -7,7 +7,8 @@ Every function runs on the ranks of a launch, and all ranks call it with the sam
     ranks[0]                                             the errors on rank 0
     ranks.ledger.section("layer").sent("bytes")          what was sent in this section
 
-An error is the largest difference of two tensors, relative to the largest value of the reference.
+An error is the largest difference between two tensors, relative to the largest value of the
+reference.
 Weights come from seeds, so they are the same on every rank, and each rank has tokens of its own.
 Layers and functions are passed as arguments, so your own can be compared as well.
 """
@@ -70,7 +71,8 @@ def expert_parallel(
 
 
 def tokens_to_ranks(shape: Shape) -> list[int]:
-    """How many of this rank's 64 tokens an untrained Switch router sends to each rank."""
+    """How many of this rank's 64 tokens an untrained Switch router sends to each rank. Dropped
+    tokens are not sent."""
     torch.manual_seed(0)  # the same router on all ranks
     layer: Any = ExpertParallelMoE(MoE(shape.hidden, [MLP(shape) for _ in range(8)]))
     layer(_tokens(64, shape.hidden, dist.get_rank()))
@@ -192,9 +194,9 @@ def torch_layer(
 
 
 def data_parallel(shape: Shape, reduce: Callable, ep: int, batch: Callable) -> dict[str, float]:
-    """The error of all gradients of a GPT with experts in float64, on a mesh of dp x ep, against
-    one process that takes the mean of the ranks' losses. batch(step, rank, N) returns a rank's part
-    of a batch."""
+    """The error of all gradients of a GPT with experts in float64, on a mesh of dp x ep, compared
+    with a single process that takes the mean of the ranks' losses. batch(step, rank, N) returns a
+    rank's part of a batch."""
     rank, N = dist.get_rank(), dist.get_world_size()
     ep_group, expert_dp_group = collectives.node_groups(ep)
     one = MoEGPT(shape, n_experts=4).double()

@@ -1,5 +1,5 @@
-"""A correlation-aware gate: if two experts are often chosen together, it makes it more likely that
-a token which chooses one of them chooses the other as well.
+"""A correlation-aware gate: if two experts are often chosen together, a token that chooses one of
+them becomes more likely to choose the other as well.
 
     A (E, E)  e0  e1  e2  row e: of the experts that are chosen with e, the share of each e'
       e0       0  .8  .2  a token whose best expert is e0:
@@ -19,8 +19,8 @@ A is the co-activation matrix. n tokens of one set, E experts over ep ranks, k c
 
 Sources: the formula is this course's own, not a paper's. Placing experts that are chosen together
 on one device: Occult (Luo et al. 2025), and C2R (Zhang et al. 2025), which also restricts a
-token's further experts to frequent partners of its best one. Yao et al. 2024 (ExFlow) do it for
-the choices of neighbouring layers.
+token's further experts to frequent partners of its best one. Yao et al. 2024 (ExFlow) place
+experts by the choices of neighbouring layers.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def co_activation_counts(experts: Tensor, n_experts: int) -> Tensor:
     """How many tokens chose both of two experts: (E, E) int64, symmetric, zeros on the diagonal.
     experts (n, k); -1 is no expert."""
     chosen = torch.zeros(len(experts), n_experts + 1, dtype=torch.float64, device=experts.device)
-    # -1 lands in the last column, which is cut off
+    # -1 is counted in the last column, which is dropped
     chosen.scatter_(1, experts % (n_experts + 1), 1.0)
     chosen = chosen[:, :n_experts]  # (n, E)  1 where token n chose expert e
     counts = chosen.t() @ chosen  # (E, E)  exact in float64; GPUs have no integer matmul
@@ -69,8 +69,8 @@ class CorrelatedGate(nn.Module):
         """Move A towards the shares of this step. counts: (E, E), from `co_activation_counts`.
 
         Row e becomes beta * row e + (1 - beta) * counts[e] / sum of counts[e]; the row of an expert
-        that no token chose does not change. On several ranks pass the sum over all of them;
-        otherwise their gates diverge.
+        that no token chose does not change. On several ranks, pass the sum over all of them,
+        because otherwise their gates diverge.
         """
         total = counts.sum(1, keepdim=True)  # (E, 1)
         seen = (counts / total.clamp(min=1)).to(self.A)

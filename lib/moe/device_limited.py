@@ -13,19 +13,19 @@ of them once.
     DeduplicatedMoE    min(k, M)  once for each pair (token, rank): all its experts there read the
                                   same row, and their weighted sum is sent back
 
-The gate alone saves nothing if every pair is sent separately. Sending a token once per rank alone
-saves little if there are many ranks, because its k experts are then on nearly k of them. The two
-together bound the traffic, however large k and ep are.
+The gate by itself saves nothing if every pair is sent separately. Sending a token only once per
+rank saves little by itself if there are many ranks, because its k experts are then on nearly k of
+them. The two together bound the traffic, however large k and ep are.
 
-In return, each pair has to send the row of its token and its weight, which are two numbers instead
-of D.
+The price is small: each kept pair sends the index of its token's row and its weight, which are two
+numbers instead of D.
 
 With nodes in place of ranks it is node-limited routing (DeepSeek-V3); DeepEP sends a token once to
 each node, and forwards it there over NVLink. Megatron Core: `--moe-router-num-groups` and
 `--moe-router-group-topk`.
 
-n tokens of this rank, D hidden, E experts over ep ranks, k choices a token, m kept pairs, u rows:
-pairs (token, rank).
+n tokens of this rank, D hidden, E experts over ep ranks, k choices a token, m kept pairs (token,
+expert), u rows to send, one for each pair (token, rank).
 
 Source: DeepSeek-V2 (DeepSeek-AI 2024, section 2.2.2): 160 experts, k = 6; M = 3 did about as well
 as no limit.
@@ -70,8 +70,8 @@ class DeduplicatedMoE(ExpertParallelMoE):
     experts: (..., D) -> (..., D).
 
     Sends over all ranks, in forward: (ep-1) (E + ep) counts of 8 bytes; 2 D elements for every
-    (token, rank) with kept pairs on another rank; a weight and an index of 8 bytes for each of
-    these pairs. Backward sends the same, without counts and indices.
+    token and other rank that has one or more of its kept pairs; and, for each of these kept pairs,
+    a weight and an index of 8 bytes. Backward sends the same, without counts and indices.
     """
 
     def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:

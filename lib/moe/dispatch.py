@@ -9,9 +9,10 @@
     what       E*C slots, full or empty               the m pairs that are kept
     cost       n * E*C * D multiply-adds each way     m * D copies or adds each way
 
-E*C is about factor * k * n, so the einsum's cost grows with n squared: nearly all of it multiplies
-zeros. GShard and Switch used it nevertheless, because matmuls are cheap on TPUs and every shape is
-known at compile time. Megatron Core calls the versions by index `permute` and `unpermute`.
+E*C is about factor * k * n, so the einsum's cost grows with n squared, and nearly all of it is
+spent on multiplying zeros. GShard and Switch used it nevertheless, because matmuls are cheap on
+TPUs and every shape is known at compile time. Megatron Core calls the versions by index `permute`
+and `unpermute`.
 
 n tokens of one set, D hidden, E experts, C slots per expert, m kept pairs. The pairs are a
 `Routing` (capacity.py).
@@ -71,6 +72,7 @@ def combine_einsum(slots: Tensor, routing: Routing, n: int) -> Tensor:
 
 
 def masked(values, routing, n, n_experts, C):
-    """values (m,) at [token, expert, slot] of their pairs, zeros elsewhere: (n, E, C)."""
+    """A tensor (n, E, C) that has values[i] at the (token, expert, slot) of pair i, and zeros
+    elsewhere. values: (m,)."""
     zeros = values.new_zeros(n, n_experts, C)
     return zeros.index_put((routing.token, routing.expert, routing.slot), values)

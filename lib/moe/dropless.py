@@ -11,7 +11,7 @@ matmul, which also computes the empty slots. Without slots the groups have diffe
 need a grouped GEMM, which multiplies group e of the rows by the e-th matrix. MegaBlocks implemented
 it as a block-sparse matmul; in Megatron Core it is `--moe-grouped-gemm`.
 
-    multiply-adds of a matmul, D to F   slots     E C D F, about factor m D F; others are dropped
+    multiply-adds of a matmul, D to F   slots     E C D F, about factor m D F; the rest is dropped
                                         dropless  m D F, always
 
 Tokens that are not dropped have to be waited for. A rank computes all rows that its experts are

@@ -12,13 +12,13 @@ Over all ranks together, the exchange only reorders tokens, and the transpose of
 its inverse:
 
     forward   y  = P x     token i of rank r is sent to the rank that has its expert
-    backward  dx = P^T dy  its gradient is sent back: the same exchange, the two counts swapped
+    backward  dx = P^T dy  its gradient is sent back: the same exchange with the counts swapped
 
 In Megatron Core this is `all_to_all` of tensor_parallel/mappings.py, which its
 MoEAlltoAllTokenDispatcher calls with `input_splits` and `output_splits`: our send_counts and
 receive_counts.
 
-m routed tokens on a rank, of D elements each: a token counts once per kept pair (token, expert). E
+m routed tokens on a rank, of D elements each; a token counts once per kept pair (token, expert). E
 experts over ep ranks, E/ep consecutive ones on each.
 """
 
@@ -54,14 +54,13 @@ def exchange_tokens(
     all_to_all: Collective = collectives.all_to_all_at_once,
 ) -> Tensor:
     """Send routed tokens to the ranks that have their experts: (sum(send_counts), D) ->
-    (sum(receive_counts), D), those from rank 0 first, each rank's in the order in which it had
-    them.
+    (sum(receive_counts), D). Tokens from rank 0 come first, and those of each rank stay in order.
 
     routed_tokens: sorted by destination rank. send_counts, receive_counts: how many tokens are sent
     to and received from each of the ep ranks; rank i's send_counts[j] equals rank j's
     receive_counts[i]. Sends: D elements for every token whose destination is another rank; backward
-    sends as many in the other direction. Backward is an exchange as well: if one rank of the group
-    calls it, all have to, in the same order. all_to_all: called as all_to_all(tensor, group,
+    sends as many in the other direction. Backward is an exchange as well, so if one rank of the
+    group runs it, all have to, in the same order. all_to_all: called as all_to_all(tensor, group,
     send_counts, recv_counts); returns what was received.
     """
     return _Exchange.apply(routed_tokens, send_counts, receive_counts, group, all_to_all)

@@ -1,5 +1,5 @@
 """Expert choice: experts choose tokens, instead of tokens choosing experts (Zhou et al. 2022). Each
-expert takes the C tokens that have the highest probability for it.
+expert takes the C tokens for which its probability is highest.
 
     p = softmax over experts  e0  e1  in each column the C = 2 highest:
     token 0                   .9  .1  e0: tokens 0, 1
@@ -7,9 +7,9 @@ expert takes the C tokens that have the highest probability for it.
     token 2                   .6  .4
     token 3                   .3  .7
 
-Every expert is always full, so we need no auxiliary loss, and there are no empty slots. What varies
-is how many experts a token gets: one may get several, another none. On average a token gets E*C/n =
-factor experts.
+Every expert is always full, so we need no auxiliary loss, and there are no empty slots. Instead the
+number of experts per token varies: one token may get several, another none. On average a token gets
+E*C/n experts, which is about the capacity factor.
 
 There is a catch. Whether a token is taken depends on all other tokens of its set, including those
 that come later in the text. A language model that trains in this way uses a little information

@@ -24,10 +24,10 @@ last; `run` below is what comes between them, and the only part that communicate
 Megatron Core calls it a token dispatcher, `MoEAlltoAllTokenDispatcher`: its `permute` and
 `unpermute` are our dispatch and combine, its `sort_chunks_by_idxs` is our transpose_blocks.
 
-Each rank's tokens are a set (GShard's group). A rank routes its own tokens with its own capacity,
-and does not need to know what other ranks' tokens choose. So only tokens and their counts are sent,
-and the ranks compute what a single process computes if it takes the sets one by one. The loss is
-then the mean of the ranks' losses, auxiliary losses included.
+Each rank's tokens are a set, which GShard calls a group. A rank routes its own tokens with its own
+capacity, and does not need to know what other ranks' tokens choose. So only tokens and their counts
+are sent, and the ranks compute what a single process computes if it takes the sets one by one. The
+loss is then the mean of the ranks' losses, auxiliary losses included.
 
 Sent over all ranks: (ep-1) E counts of 8 bytes; then, for dispatch, for combine and for the
 backward of each, D elements for every kept pair (token, expert) whose expert is on another rank.
@@ -115,8 +115,8 @@ def own_experts(n_experts: int, group: Group = None) -> range:
 
 
 def transpose_blocks(rows: Tensor, counts: Tensor) -> Tensor:
-    """Reorder blocks of rows, of counts[i, j] rows each, from i in the outer loop to j in the outer
-    loop.
+    """Reorder blocks of rows from row-major to column-major order, where block (i, j) has counts[i,
+    j] rows: all blocks with j = 0 come first, then those with j = 1, and so on.
 
     rows: (sum(counts), D), such as routed tokens. counts: (a, b) int64. Calling it again with
     counts.t() restores the order. Megatron Core: `sort_chunks_by_idxs`.

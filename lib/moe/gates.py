@@ -4,8 +4,8 @@
 
     switch_gate     the best one, weighted by its probability     e0                 .50
     top_k_gate      the k best, weights renormalised to 1         e0 e1              .625 .375
-    gshard_gate     the two best, the second only sometimes,      e0 (e1)            .625 (.375)
-                    less often the smaller its weight             e1 with probability 2 * .375 = .75
+    gshard_gate     the two best; the smaller the weight of the   e0 (e1)            .625 (.375)
+                    second, the more rarely it is taken           e1 with probability 2 * .375 = .75
 
 The index of an expert has no gradient, so the router learns through the weights alone. Therefore
 the weight of switch_gate must not be renormalised: p / p = 1 has no gradient either. For the same

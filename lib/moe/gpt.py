@@ -8,9 +8,9 @@
     L = cross-entropy + auxiliary * sum over layers of (E sum_e f_e P_e)
                       + z * sum over layers of (mean (log sum exp)^2)
 
-With one expert per token (Switch), the layer has E times the parameters of the MLP that it
-replaces, and the same computation per token. With k experts per token, the computation is the same
-if each expert has 1/k of the width.
+With one expert per token (Switch), the experts have E times the parameters of the MLP that they
+replace, and the same computation per token. With k experts per token, the computation is the same
+if each expert has 1/k of the width. The router adds a little to both.
 
 On ranks, each rank has its own sequences, and its loss is that of its own tokens. We train on the
 mean of these losses; call `reduce_gradients` (gradients.py) after backward to get its gradients. A
@@ -117,7 +117,7 @@ class MoEGPT(GPT):
         return self.head(self.norm(x))  # (B, T, V)
 
     def loss(self, tokens: Tensor, targets: Tensor, first: int | None = None) -> Tensor:  # type: ignore[override]
-        """The mean cross-entropy over these tokens plus the layers' auxiliary losses: ()."""
+        """The mean cross-entropy over these tokens plus the weighted auxiliary losses: ()."""
         prediction = cross_entropy(self(tokens, first), targets)
         seen: list[Any] = [layer.last for layer in self.moe_layers]
         return (

@@ -1,4 +1,4 @@
-"""Experts and data parallelism: over which ranks each gradient is summed, and the divisor.
+"""Experts and data parallelism: over which ranks each gradient is summed, and what divides the sum.
 
     dp = 2, ep = 2, E = 4  holds                           exchanges tokens  same experts (expert
                                                            (ep group)        data-parallel group)
@@ -7,7 +7,7 @@
     rank 2                 experts 0 1, all dense weights  2 3               0 2
     rank 3                 experts 2 3, all dense weights  2 3               1 3
 
-Each of the N = dp * ep ranks has its own tokens and a loss L_r over them. The loss is
+Each of the N = dp * ep ranks has its own tokens and a loss L_r over them. The total loss is
 L = 1/N sum_r L_r, so the gradient of every parameter w is
 
     g = 1/N sum_r dL_r/dw          over all N ranks
@@ -20,8 +20,8 @@ and the two kinds differ only in where the terms are after backward:
             has the sum over that group
 
 A common mistake is to divide an expert's sum by the number of dp ranks that have it, which makes
-its gradient ep times too large. Adam hides this, because a constant factor makes no difference to
-it. SGD shows it, and so does the global norm by which gradients are clipped.
+its gradient ep times too large. Adam hides this, because its updates hardly depend on a constant
+factor. SGD shows it, and so does the global norm by which gradients are clipped.
 
 If ranks have different numbers of tokens, L is still the mean of the L_r. For the mean over all n
 tokens, multiply each L_r by N n_r / n before backward.

@@ -1,4 +1,5 @@
-"""The sparse layer: it has many experts, and each token runs through k (Shazeer et al. 2017).
+"""The sparse layer: it has many experts, and each token runs through k of them (Shazeer et al.
+2017).
 
     the path of token 5, E = 4, k = 2       `MoE.forward`
     logits    .9  2.2  .4  1.7              router
@@ -8,8 +9,8 @@
     routed    expert_1(x_5)                 run              each expert on its own tokens
     y_5       .62 expert_1(x_5)             combine          y_t = sum over e of w_te expert_e(x_t)
 
-The number of parameters grows with E, whereas the computation per token depends only on k. That is
-the whole idea. A token that gets no slot from any of its experts has an output of zeros.
+The number of parameters grows with E, whereas the experts' computation per token depends only on k.
+That is the whole idea. A token that gets no slot from any of its experts has an output of zeros.
 
 n tokens of one set, D hidden, E experts, k choices a token, C slots per expert, m kept pairs.
 
@@ -57,7 +58,7 @@ class MoE(nn.Module):
     Statistics. Sends nothing.
     """
 
-    experts: Any  # a ModuleList; with expert parallelism a ModuleDict of this rank's, by index
+    experts: Any  # a ModuleList; with expert parallelism a ModuleDict of this rank's experts
     last: Statistics | None
 
     def __init__(

@@ -12,8 +12,9 @@ and starts their exchanges before it computes, has something to compute whenever
 flight (Tutel, Hwang et al. 2022; DualPipe, DeepSeek-V3 2024: two micro-batches; Megatron Core:
 `--overlap-moe-expert-parallel-comm` and `--moe-shared-expert-overlap`).
 
-Backward is the mirror image, and needs no code of its own. Autograd runs the backward passes in
-reverse order, and the exchange is two functions, each of which is the other's backward:
+Backward is the mirror image, and the layer needs no code for it. Autograd runs the backward passes
+in reverse order, and an exchange consists of two functions: in backward, each one does what the
+other does in forward.
 
     forward   start A      shared A     wait A      experts A
     backward  wait A   <-  shared A  <- start A  <- experts A  the gradients' exchange is started by
@@ -55,9 +56,9 @@ def start_exchange(
 
     In backward, the backward of wait() starts the exchange of the gradients in the background, and
     the backward of start_exchange waits for it. start: called as start(all_to_all, tensor, group,
-    counts, counts) -> work, like `collectives.start`. Until wait() is called, `routed_tokens` may
-    not be changed, and the group is reserved for the exchange in flight. Sends: what
-    `exchange_tokens` sends.
+    counts, counts) -> work, like `collectives.start`. Until wait() has returned, do not change
+    `routed_tokens`, and use the group only for operations that `start` also puts on the
+    communication thread. Sends: what `exchange_tokens` sends.
     """
     way = _Way(send_counts, receive_counts, group, all_to_all, start)
     tie = _Leave.apply(routed_tokens, way)
@@ -158,7 +159,8 @@ class SharedMoE(ExpertParallelMoE):
 
 
 class Half:
-    """Half of the tokens of a set, (h, D), in a layer: start_dispatch, experts, start_combine."""
+    """Half of the tokens of a set, (h, D), in a layer, which runs start_dispatch, experts and
+    start_combine on them."""
 
     def __init__(self, layer, tokens, routing, counts, received):
         self.layer, self.tokens, self.routing, self.received = layer, tokens, routing, received
@@ -186,8 +188,8 @@ class Half:
 
 # exercise: lab5.OverlappedMoE
 class OverlappedMoE(SharedMoE):
-    """A SharedMoE that sends tokens while it computes what does not depend on them: x (..., D) ->
-    (..., D), with the same result."""
+    """A SharedMoE with the same result, which sends tokens while it computes what does not depend
+    on them: x (..., D) -> (..., D)."""
 
     def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
         a, b = self.halves(x.flatten(0, -2), uniform)

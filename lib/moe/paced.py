@@ -1,6 +1,6 @@
-"""Layers with experts on paced ranks: experts sleep instead of computing, SECONDS for each routed
-token, and the all-to-alls are real. Two measurements can be made in this way on a machine with few
-cores:
+"""Layers with experts on paced ranks: instead of computing, experts sleep for SECONDS per routed
+token, whereas the all-to-alls are real. In this way a machine with few cores can make two
+measurements:
 
     steps    on 2 ranks, forward and backward of a layer with a shared expert: its exchanges either
              alternate with compute, or overlap with it in halves
@@ -32,7 +32,7 @@ from lib.moe.layer import MoE
 from lib.moe.overlapped import SharedMoE
 
 SECONDS = 100e-6  # per routed token
-TOKENS, D, RATE = 800, 256, 5.7e6  # per rank; elements per token; the link's bytes per second
+TOKENS, D, RATE = 800, 256, 5.7e6  # on each rank; elements of a token; bytes/s of the link
 # What a rank does in each lane of the picture, in order. A and B are the halves of the batch, and '
 # marks the backward pass.
 PLAIN = {
@@ -70,7 +70,7 @@ class PacedExpert(nn.Module):
 
 
 def alternating(logits: Tensor) -> Choice:
-    """A gate that sends token t to expert t modulo 2, so that both get equally many."""
+    """A gate that sends token t to expert t modulo 2, so that both get equally many tokens."""
     p, experts = logits.softmax(-1), (torch.arange(len(logits)) % 2).unsqueeze(1)
     return Choice(experts, p.gather(1, experts), p)
 
@@ -78,7 +78,8 @@ def alternating(logits: Tensor) -> Choice:
 def paced_step(kind: type[SharedMoE], start_exchange: Callable, names: Mapping[str, str]) -> list:
     """Run one forward and backward pass. Returns [(lane, begin, end, label), ...] of this rank.
 
-    names: {lane: its labels}, in the order in which a layer of this `kind` does these things.
+    names: {lane: its labels}, such as PLAIN, in the order in which a layer of this `kind` runs
+    them.
     """
     spans, labels = Spans(), {lane: iter(of.split(", ")) for lane, of in names.items()}
 
@@ -103,8 +104,8 @@ def paced_step(kind: type[SharedMoE], start_exchange: Callable, names: Mapping[s
 def steps(
     overlapped: type[SharedMoE], start_exchange: Callable, rounds: int
 ) -> list[dict[str, list]]:
-    """Run both ways in turns. Returns [{"plain": spans, "in halves": spans} of each round] of this
-    rank, spans as `paced_step` returns them."""
+    """Run both layers in turns. Returns [{"plain": spans, "in halves": spans} of each round] on
+    this rank, with spans as `paced_step` returns them."""
     ways = {"plain": (SharedMoE, PLAIN), "in halves": (overlapped, HALVES)}
     with slow_link(1, 0.0005, RATE):
         return [

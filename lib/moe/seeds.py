@@ -3,15 +3,15 @@ seeds, and stores their validation losses.
 
     run                       in place of MLPs of width 256            parameters  used per token
     dense                     the same                                 108,800     all
-    8 experts                 block 1: 8, width 128, top-2, balanced   208,832     108,800 + router
-    8 experts, not balanced   the same without the auxiliary loss      208,832     108,800 + router
-    32 experts                block 1: 32, width 128, top-2, balanced  608,192     108,800 + router
+    8 experts                 block 1: 8, width 128, top-2, balanced   208,832     108,864 + router
+    8 experts, not balanced   the same without the auxiliary loss      208,832     108,864 + router
+    32 experts                block 1: 32, width 128, top-2, balanced  608,192     108,864 + router
     dense, 2.5 times as wide  both blocks: width 644                   208,904     all
 
 All use AdamW at a constant rate after a warm-up. We train in one process. It computes what ranks
-would compute, except for the order of sums and for the slots, because its 32 sequences are one set,
-whereas on ranks each has a set of its own. lib/measuring/seeds.py says how the losses are stored
-and compared.
+would compute, except for the order of sums and for the sets: its 32 sequences share the experts'
+slots, whereas on ranks each rank's sequences would be a set of their own. lib/measuring/seeds.py
+says how the losses are stored and compared.
 
 `python -m lib.moe` repeats all trainings, about ten minutes on one core, and writes seeds.json,
 which `stored` reads.
@@ -87,7 +87,7 @@ def train(run, seed, steps=STEPS, every=EVERY):
 
 
 def stored() -> Any:
-    """What is stored: see `seeds.Seeds.stored`."""
+    """The contents of seeds.json: see `seeds.Seeds.stored`."""
     return STORED.stored()
 
 
@@ -103,14 +103,15 @@ def losses() -> dict[str, np.ndarray]:
 
 
 def gains() -> dict[str, np.ndarray]:
-    """{run: (seeds,) nats per character by which the run ends below dense with the same seed}."""
+    """{run: (seeds,) how far the run's last loss is below that of "dense" with the same seed, in
+    nats per character}."""
     found = losses()
     return {run: (found["dense"] - of)[:, -1] for run, of in found.items() if run != "dense"}
 
 
 class StepRounds:
-    """When called, trains "dense" and "8 experts" for a step each, in turns with a large matmul, in
-    this process, and returns {"dense", "8 experts", "matmul": (rounds,) seconds}."""
+    """When called, times a training step of "dense", one of "8 experts" and a large matmul, in
+    turns and in this process. Returns {"dense", "8 experts", "matmul": (rounds,) seconds}."""
 
     # of a step; both runs use equally many weights per token, except for the router's
     operations = BATCH * SHAPE.seq_len * mfus.operations_per_token(SHAPE)

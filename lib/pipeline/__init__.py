@@ -1,7 +1,7 @@
 """Pipeline parallelism: every rank has some of the layers, and micro-batches pass through the ranks
 like cars on an assembly line.
 
-Scheduling, which is plain Python without torch and without ranks:
+Scheduling, which is plain Python without ranks and, except for __main__.py, without torch:
     actions.py     actions such as 2F0, and `Dependencies`: which rank has which stage, and which
                    action needs whose result
     schedules.py   relay (naive model parallelism), GPipe, 1F1B, interleaved 1F1B, ZB-H1, ZB-V,
@@ -9,7 +9,7 @@ Scheduling, which is plain Python without torch and without ranks:
     validate.py    whether ranks can run it; if not, the action at fault, or the cycle of waits
     simulate.py    when each action runs, the bubble, what is kept; a schedule as text
     measured.py    the times of a run's actions and messages, as inputs of the simulation
-    balance.py     layers into stages
+    balance.py     splits layers into stages
     stash.py       PipeDream: no flush, and which weights each action reads; 2BW
     puzzle.py      a scheduling puzzle for students: unequal stages, messages, a cap on memory
     shortest.py    its shortest makespan, by branch and bound
@@ -20,11 +20,11 @@ Scheduling, which is plain Python without torch and without ranks:
 Executing on ranks. These modules need torch, so they are imported by name and not from here:
     relay_step.py    the relay of one batch, forward and back, by hand
     straight.py      1F1B by hand: warmup, steady state, cooldown; begin here
-    split.py         a model into stages, and a parameter in two of them
+    split.py         splits a model into stages; a parameter in two of them
     links.py         a process group for each direction between two neighbours
     shapes.py        shape inference: the shapes of all messages, before the first run
     halves.py        split backward: the halves I (dgrad) and W (wgrad)
-    execute.py       a list of actions on a rank
+    execute.py       executes a list of actions on a rank
     stage.py         Stage, Pipeline: `run` a step, `evaluate` a loss without gradients
     asynchronous.py  PipeDream
     paced_run.py     stages that sleep, for more ranks than cores

@@ -12,8 +12,9 @@
 
 A schedule is a list with one list of actions per rank: `schedule[rank]` is what that rank does, in
 this order. schedules.py makes such lists, validate.py and simulate.py examine them, and stage.py
-executes them. All of these read two things from the lists: the placement, which is the rank of each
-stage, and the dependency graph, which says whose result an action needs. `Dependencies` holds both.
+executes them. The last three read two things from the lists: the placement, which is the rank of
+each stage, and the dependency graph, which says whose result an action needs. `Dependencies` holds
+both.
 
 p      ranks, so the length of a schedule
 v      stages per rank, 1 unless stated otherwise; stages are 0 ... v p - 1 (Megatron: virtual
@@ -90,7 +91,7 @@ def target(action: Action, n_stages: int) -> Action | None:
 
 
 def dependencies_of(action: Action, n_stages: int) -> list[Action]:
-    """All actions that must be done before this one: of its own stage, then of another."""
+    """The actions whose results this one needs: first of its own stage, then of another."""
     stage, kind, microbatch = action
     own = {"F": None, "B": "F", "I": "F", "W": "I"}[kind]
     before = [Action(stage, own, microbatch)] if own else []
@@ -99,7 +100,7 @@ def dependencies_of(action: Action, n_stages: int) -> list[Action]:
 
 
 def count_stages(schedule):
-    """The number of stages that a schedule is about, v p."""
+    """The number of stages in a schedule, v p."""
     return 1 + max(action.stage for actions in schedule for action in actions)
 
 
@@ -171,8 +172,8 @@ class Dependencies:
 
 
 def messages(schedule: Sequence[Sequence[Action]]) -> list[tuple[Action, Action]]:
-    """[(action, target)] for every result that is sent to another rank, by sender and in the order
-    of sending.
+    """[(action, target)] for every result that is sent to another rank: rank 0's in the order of
+    sending, then rank 1's, ...
 
     With one stage per rank there are 2(p-1)m of them. With v stages on each of several ranks there
     are 2(v p - 1)m in a loop, and 2 v (p-1)m in a V, where a rank passes results to itself at every
@@ -184,7 +185,7 @@ def messages(schedule: Sequence[Sequence[Action]]) -> list[tuple[Action, Action]
 
 
 def at_least_one(**sizes):
-    """Raise ValueError for a size below 1, by its name."""
+    """Raise a ValueError that names the first of these sizes that is below 1."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(

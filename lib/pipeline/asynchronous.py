@@ -12,19 +12,19 @@ y = x w, with forward at w_1, then two updates, then backward:
                                                       are of different versions
 
 With stashing, a stage whose weights are still needed does not change them: it continues with a
-copy, and changes that. Old weights are kept as long as a mini-batch in flight has read them: stage
-i has p-i versions, the newest among them.
+copy, and changes that. Old weights are kept as long as a mini-batch that ran forward with them is
+in flight, so stage i has at most p-i versions, the newest among them.
 
 Here autograd's graph saves the name of a weight in place of the weight (saved_tensors_hooks), so
 that backward reads what the stash (stash.py) gives it:
 
     F    y = x w                a graph saves x and w        here: x and "w"
-    B    grad x = grad y w^T    with the w that was saved    here: with the w of that name by then
+    B    grad x = grad y w^T    with the w that was saved    here: with the w that "w" now means
 
-So the stash alone determines what backward reads. Without this, torch saves the tensor itself and
-raises an error in backward if it has been changed since ("modified by an inplace operation"). The
-error is justified, because the gradient would be wrong. PipeDream without stashing computes that
-wrong gradient on purpose.
+So the stash alone determines which weights backward reads. Normally torch saves the tensor itself
+and raises an error in backward if it has been changed since ("modified by an inplace operation").
+The error is justified, because the gradient would be wrong. PipeDream without stashing computes
+that wrong gradient on purpose.
 """
 
 from collections.abc import Callable, Sequence
@@ -121,8 +121,8 @@ class PipeDream(Pipeline):
 
 
 class UpdatingStage(Stage):
-    """A stage that updates after every `backwards_per_update` backwards. Version k of its weights
-    is the one after k updates."""
+    """A stage that updates its weights after every `backwards_per_update` backwards. Version k is
+    the weights after k updates."""
 
     def __init__(self, module, is_first, optimizer_for, stash, backwards_per_update):
         super().__init__(module, is_first)

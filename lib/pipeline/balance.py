@@ -1,5 +1,4 @@
-"""Layers into stages: split a sequence of layers into p stages so that the slowest stage is as fast
-as possible.
+"""Splits a sequence of layers into p stages so that the slowest stage is as fast as possible.
 
 A pipeline moves at the pace of its slowest stage, the bottleneck. We measure the pace as the cost
 of that stage, so a larger pace is a slower pipeline. p = 3, layers of cost
@@ -28,7 +27,7 @@ def balance(costs: Sequence[float], p: int) -> list[range]:
     stage 1's, ...].
 
     costs: one per layer, not negative: seconds, or anything that adds up. Every stage has at least
-    one layer. Raises ValueError if there are no layers, or more stages than layers.
+    one layer. Raises ValueError if there are no layers, or if p is not between 1 and their number.
     """
     n_layers = len(costs)
     if not n_layers:

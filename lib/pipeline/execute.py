@@ -13,8 +13,8 @@ nothing else. For each action, in the order of the list:
     compute
     send      the result to the rank that needs it, without waiting
 
-So a rank waits only in order to receive, which is what `validate` assumes: a list that it accepts
-cannot deadlock. `transfers` determines beforehand which messages each of these lines is about.
+So a rank waits only in order to receive, which is what `validate` assumes, and a schedule that it
+accepts cannot deadlock. `transfers` determines in advance which messages each of these lines means.
 """
 
 import time
@@ -28,7 +28,7 @@ from lib.pipeline.simulate import Bar
 def execute(steps, dependencies, compute, shape_of, links, record=None):
     """Run this rank's list of a schedule. All ranks of `links` have to call it.
 
-    steps: this rank's, of `transfers(schedule)`.
+    steps: this rank's entry of `transfers(schedule)`.
     dependencies: `Dependencies(schedule)`, the placement of its stages and the dependency graph of
         its actions.
     compute: compute(action, given) -> the tensor that `dependencies.target(action)` needs, or None
@@ -37,7 +37,7 @@ def execute(steps, dependencies, compute, shape_of, links, record=None):
     shape_of: shape_of(action) -> (shape, dtype) of the result of an action of another rank.
     record: called after each action with its Bar (rank, action, start, end), in seconds of a clock
         that the ranks of a machine share. The start is the time when everything that the action
-        needs has arrived. On a GPU the rank synchronizes with the device before it reads the clock.
+        needs has arrived. On a GPU the rank waits for its stream before it reads the clock.
     Sends: every result that another rank needs, once.
     """
     recv_buffers = {}  # action of another rank: (buffer, its receive)
@@ -73,7 +73,7 @@ def execute(steps, dependencies, compute, shape_of, links, record=None):
 
 
 def _clock(record):
-    """The time in seconds; if times are recorded, after the device has finished its work."""
+    """The time in seconds; if times are recorded, after all work on this stream has finished."""
     if record:
         backend.synchronize_stream()
     return time.monotonic()

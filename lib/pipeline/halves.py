@@ -17,11 +17,11 @@ grad y) to a list. I is then an ordinary backward over such functions: it frees 
 the list remains. W computes what is in the list.
 
 The gradients of parameters that are not weights of F.linear (the weights of norms, embeddings,
-parameters that a stage uses by itself) are computed in I, since autograd's kernels compute them
-together with grad x. It is little work. So after I and W all gradients are complete, in whichever
-way a stage uses its parameters; but only the weights and biases of F.linear wait for W.
+parameters that a stage uses directly) are computed in I, because autograd's kernels compute them
+together with grad x. That is little work. So after I and W all gradients are complete, however a
+stage uses its parameters, but only the weights and biases of F.linear wait for W.
 
-Under autocast the matmul runs in a dtype that neither x nor w has. Both halves then multiply in
+Under autocast the matmul may run in a dtype that neither x nor w has. Both halves then multiply in
 that dtype too, as autograd would, and their results are cast to the dtype of x and of w.
 
 (Asking autograd once for each half, with `torch.autograd.grad(..., inputs=...)`, would pass through
@@ -39,8 +39,9 @@ from torch.overrides import TorchFunctionMode
 
 
 class DeferredWgrad(TorchFunctionMode):
-    """Defers the gradients of weights (wgrad): inside, F.linear appends to the list `deferred` what
-    its weight's gradient needs. Use it for forward and for I."""
+    """Defers the gradients of weights (wgrad): when an F.linear that ran inside runs backward, it
+    appends to the list `deferred` what its weight's gradient needs. Use it for forward, and for I,
+    in which recomputation runs forward again."""
 
     def __init__(self, deferred):
         super().__init__()
@@ -87,7 +88,8 @@ class DeferredWgradLinear(torch.autograd.Function):
 
 
 def weight_gradients(deferred):
-    """W: add to `.grad` of each weight and bias the gradient from its entry, and empty the list."""
+    """W: compute the gradients of each entry's weight and bias, add them to `.grad`, and empty the
+    list."""
     while deferred:
         weight, bias, x, grad_y = deferred.pop(0)
         x, grad_y = x.flatten(0, -2), grad_y.flatten(0, -2)  # (rows, n_in), (rows, n_out)

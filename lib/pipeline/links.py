@@ -1,4 +1,4 @@
-"""The links of a pipeline: a process group of its own for each direction between two neighbours.
+"""The links of a pipeline: one process group per direction between two neighbours.
 
     rank 0  ==01==>  rank 1  ==12==>  rank 2          forward: activations
             <==10==          <==21==                  backward: gradients
@@ -56,7 +56,7 @@ def _post(tensor, to, group):
 
 
 class _PostedInBackground(NamedTuple):
-    """A send that the communication thread posts; `wait` returns when it has been sent."""
+    """A send that the communication thread posts; `wait` returns when it has completed."""
 
     work: object
 

@@ -16,11 +16,11 @@ when it was sent,
                    `--------.
     rank 1   [1F2] waiting   [ 1F3 ]          1F2 ended before 0F3 did
 
-If the receiver was computing, the message's time is unknown: the action started when the receiver
-was free, and the message may have arrived long before.
+If the receiver was computing, the message's time is unknown, because the action started when the
+receiver was free, and the message may have arrived long before.
 
-The two differ by what the simulation leaves out: variation between the F of a stage, messages that
-slow each other down, and what a rank does between two actions.
+The measured and the predicted makespan differ by what the simulation leaves out: variation between
+the F of a stage, messages that slow each other down, and what a rank does between two actions.
 """
 
 from collections.abc import Sequence
@@ -77,10 +77,11 @@ def times_of(bars: Sequence[Any]) -> tuple[dict[str, list[float]], list[float]]:
 
 
 def _messages(bars):
-    """(bar of the sender, bar of the receiver, since when the receiver is free) of each message."""
+    """(the sender's bar, the receiver's bar, the time at which the receiver became free) of each
+    message."""
     by_action = {bar.action: bar for bar in bars}
     dependencies = Dependencies(recorded(bars).schedule)
-    free = {}  # rank: when its last bar so far ended
+    free = {}  # rank: the end of its latest bar so far
     for bar in sorted(bars, key=_in_order):
         sent = by_action.get(dependencies.source(bar.action))
         if sent and sent.rank != bar.rank:

@@ -1,4 +1,5 @@
-"""A schedule on ranks whose stages sleep for given times, which shows p devices on fewer cores.
+"""Runs a schedule on ranks whose stages sleep for given times, so that few cores can emulate p
+devices.
 
     simulate   a computed clock             0F0 takes 8, 1F0 starts at 8 + message
     run_paced  real messages, real waits    0F0 sleeps 8 ms, 1F0 starts when the message is there
@@ -37,8 +38,8 @@ def run_paced(
     times: as for `simulate`, in seconds: F and B, or F, I and W; numbers, or lists with one per
         stage. A B is half I, half W. Choose milliseconds: a sleep ends about 0.1 ms late.
     links: of one pipeline of all ranks. rows: of every micro-batch; a message has 256 bytes for
-    each. Sends: as `Pipeline.run`, twice: first with times of 0, as a warm-up, and then with the
-    given times, once all ranks have arrived.
+    each. Sends: twice, what making a `Pipeline` sends, a barrier, and what its `run` sends. The
+    first time is a warm-up, in which all times are 0.
     """
     stage_ranks, m = (
         Dependencies(schedule).ranks,

@@ -27,7 +27,7 @@ class Puzzle(NamedTuple):
     p: int
     m: int
     times: dict[str, tuple[int, ...]]  # F, I and W: of stage 0, 1, ...
-    message: int  # from a rank to the next
+    message: int  # time of a message between neighbouring ranks
     cap: tuple[int, ...]  # micro-batches with F done and W not, at most, on rank 0, 1, ...
     best: int | None = None  # the shortest makespan, if it is known
 

@@ -1,5 +1,5 @@
-"""The relay (naive model parallelism): one batch through the stages of a group, one on each rank,
-and its gradients back.
+"""The relay (naive model parallelism): one batch passes through the stages of a group, one on each
+rank, and its gradients pass back.
 
     rank 0    f_0 --+                                                        +-- back through f_0
     rank 1          +-- f_1 --+                            +-- through f_1 --+
@@ -14,8 +14,9 @@ rule leads from one to the other:
     grad x_i = (dy_i / dx_i)^T grad y_i        sent to the previous rank
     grad w_i = (dy_i / dw_i)^T grad y_i        stays on this rank, which alone has stage i's weights
 
-There are p ranks, and one of them works at a time, so each is idle for (p-1)/p of the step. The
-schedules (schedules.py) split the batch into micro-batches to fill that time.
+There are p ranks, and one of them works at a time, so if the stages take equally long, each is idle
+for (p-1)/p of the step. The schedules (schedules.py) split the batch into micro-batches to fill
+that time.
 """
 
 from collections.abc import Callable

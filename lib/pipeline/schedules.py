@@ -23,8 +23,8 @@ relay       (p-1) / p                            1
 GPipe       (p-1) / (m+p-1)                      m
 1F1B        (p-1) / (m+p-1)                      min(m, p-i)
 
-1F1B wastes as much time as GPipe, but a micro-batch's activations live only until its B, which
-comes soon. So m may grow until the bubble is small, and the memory does not.
+1F1B is idle for as long as GPipe, but a micro-batch's activations live only until its B, which
+comes soon. So m can grow until the bubble is small, while the memory stays the same.
 
 Every schedule here runs its backwards in the order 0, 1, ... m-1, so that gradients add up in the
 same order and two schedules give the same bits. (The figure in the GPipe paper runs them from m-1
@@ -172,8 +172,9 @@ def zb_h1(p: int, m: int) -> list[list[Action]]:
         W    grad w = x^T grad y      needed only by the optimizer's step
 
     1F1B does both at once, so every stage keeps the previous stage waiting for work that the
-    previous stage does not need. Here I runs first, and rank i delays its W by i micro-batches: the
-    later the rank, the more W are left to fill the end, when no micro-batch is left to run forward.
+    previous stage does not need. Here I runs first, and rank i delays its W by i micro-batches. The
+    later the rank, the more W are left to fill its idle time at the end, when all forwards are
+    done.
     In this example p = 4, m = 4 and F = I = W; the stage is left out, and `0` is micro-batch 0:
 
         rank 0   F0 F1 F2 F3  .  .  . I0 W0 I1 W1 I2 W2 I3 W3
@@ -216,7 +217,7 @@ def zb_v(p: int, m: int) -> list[list[Action]]:
         rank   0 1 2 3 | 3 2 1 0  rank 0 has the first stage and the last, rank 3 the middle two
 
     In the V the loss is computed on rank 0, which can begin the backward of the last stage at once.
-    The nearer one stage of a rank is to the loss, the farther is its other stage, so that all ranks
+    The nearer one stage of a rank is to the loss, the farther from it is the other, so all ranks
     keep the same amount. On rank i, whose first and second model chunk are stages i and 2p-1-i:
 
         warmup    2(p-i)-1 forwards of the first chunk, then i of both in turn, then p-i of the
@@ -265,15 +266,15 @@ def zb_v(p: int, m: int) -> list[list[Action]]:
 
 
 def dualpipe_v(p: int, m: int) -> list[list[Action]]:
-    """DualPipeV: placed in a V like `zb_v`, with a forward and a backward side by side. Returns a
-    list per rank.
+    """DualPipeV: placed in a V like `zb_v`, with forwards and backwards in pairs. Returns a list
+    per rank.
 
-    In its middle a rank takes turns: F of one of its stages, then the full B of the other. The two
-    do not depend on each other, so on a GPU the messages of one can overlap with the computation of
-    the other. This is made for experts on other ranks (Lab 5), whose exchange takes as long as the
-    computation. Backwards are full if they have such a partner. At the beginning and at the end,
-    where ranks would otherwise wait, they are split into I and W. Here, and in torch's runtime by
-    default, the F is run first and the B after it.
+    In the steady state a rank alternates F of one of its stages and the full B of the other. The
+    two do not depend on each other, so on a GPU the messages of one can overlap with the
+    computation of the other. This is made for experts on other ranks (Lab 5), whose exchange takes
+    as long as the computation. Backwards that are paired with an F are full. At the beginning and
+    at the end, where ranks would otherwise wait, some are split into I and W. Here, and in
+    torch's runtime by default, the two of a pair run one after the other, first F and then B.
 
     Rank i, with n = p-1-i ranks downstream of it, has a first model chunk a and a second one b:
 

@@ -9,10 +9,10 @@ know the shape of the previous stage's output, and the last micro-batch may be s
 others. So once, before the first run, the shapes are sent down the pipeline. Each stage computes on
 zeros of the shape that it received, and sends the next stage the shape of its output. It really
 computes, because the shapes alone do not show what a stage does (it may be tensor-parallel, for
-example). torch.distributed.pipelining uses the same term.
+example). torch.distributed.pipelining calls this shape inference, too.
 
 A stage runs one forward for each different shape, without a graph, and in evaluation mode, so that
-dropout draws no random numbers and running averages stay as they are. A gradient has the shape of
+dropout draws no random numbers and running averages do not change. A gradient has the shape of
 its activation, so backward is not run.
 """
 
@@ -32,7 +32,8 @@ def infer_shapes(stages, links, stage_ranks, microbatches):
     stages: {stage: module}, this rank's. stage_ranks: [rank of stage 0, 1, ...] in the pipeline.
     microbatches: a tensor each on the rank of stage 0; elsewhere only their number is used.
     Sends: for each two neighbouring stages on different ranks one message, int64 (m, 10).
-    Raises ValueError for a stage that returns anything but a tensor of a floating-point dtype.
+    Raises ValueError for a stage that returns anything but a tensor of at most MAX_DIMS dims with
+    one of DTYPES.
     """
     m, outputs = len(microbatches), {}
     for stage in sorted(stages):

@@ -1,5 +1,5 @@
-"""The shortest makespan of a puzzle and a schedule that achieves it, by branch and bound, which
-proves that none is shorter.
+"""Finds the shortest makespan of a puzzle and a schedule that achieves it, by branch and bound,
+which proves that none is shorter.
 
     python -m lib.pipeline        solves all levels again and writes puzzle.json, in seconds
 
@@ -21,7 +21,7 @@ What follows for two actions of a rank:
 There is no schedule from here either if
 
     a window is empty                       backtrack
-    a rank has more work than time          backtrack; this is tested between any two times
+    a rank has more work than time          backtrack; tested from any start to any end of a window
 
 Once all pairs are in order, they form a schedule. The smallest deadline for which there is one is
 the shortest makespan. (Branch and bound over pairs of one machine: Carlier and Pinson 1989, for the
@@ -118,8 +118,9 @@ def _narrowed(duration, ranks, earliest, latest, arrows, pairs):
     """(earliest, latest, arrows, pairs) with all that follows from them; None if there is no
     schedule.
 
-    duration, earliest, latest: of each action, by its index. arrows: (before, after, from start to
-    start, at least). pairs: of actions of one rank, whose order is open.
+    duration, earliest, latest: of each action, by its index; the last two are start times. arrows:
+    (before, after, the least time from start to start). pairs: two actions of one rank each, whose
+    order is open.
     """
     while True:
         changed = True

@@ -44,8 +44,8 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulation:
-    """A schedule with times: `bars`, by rank and then by start; everything else follows from
-    them."""
+    """A schedule and its timed actions, `bars`, sorted by rank and then by start. All properties
+    follow from them."""
 
     schedule: Sequence[Sequence[Action]]
     bars: list[Bar]
@@ -96,7 +96,8 @@ def simulate(
     message: time from one rank to the next, same unit; a number, or a list with one per pair of
         neighbouring stages: message[s] between stages s and s+1, in both directions. Nothing is
         sent between stages of one rank.
-    Raises ScheduleError for a schedule that deadlocks, ValueError for a time that is missing.
+    Raises ScheduleError for a schedule that deadlocks, ValueError for a time that is missing or a
+    list of another length.
     """
     dependencies = Dependencies(schedule)
     n_stages = dependencies.n_stages

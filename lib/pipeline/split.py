@@ -16,9 +16,9 @@ Wolf 2017).
     two ranks       w, .grad = the embedding's           w, .grad = the head's
                     rank 0 ------------ all-reduce ------------ rank p-1
 
-On one rank autograd adds both uses. On two ranks each has a copy; after the sum over the two ranks
-each copy has the gradient that a single process would compute. Equal copies that get equal updates
-stay equal.
+On one rank autograd adds the gradients of both uses. On two ranks each has a copy. After the sum
+over the two ranks each copy has the gradient that a single process would compute. Equal copies that
+get equal updates stay equal.
 """
 
 import contextlib
@@ -68,11 +68,11 @@ def _check(ranges, n, what):
 
 
 def tied(stages, links, stage_ranks):
-    """This rank's parameters that a stage of another rank has too, in the order of the stages,
-    which is the same on both ranks that share them.
+    """This rank's trained parameters that a stage of another rank has too, in the order of the
+    stages, which is the same on both ranks that share them.
 
     stages: the modules of all stages. stage_ranks: [rank of stage 0, 1, ...] in the pipeline.
-    Raises ValueError for a tie between other ranks.
+    Raises ValueError for a tie between ranks that are not the first and the last.
     """
     p, ranks = len(links.ranks), {}  # parameter: {pipeline rank: its name there}
     for s, stage in enumerate(stages):
@@ -98,7 +98,7 @@ def summed_over_ends(parameters, links):
 
     Sends: one all-reduce per parameter between the two; nothing on the others, whose list is empty.
     """
-    # these have been summed already, in an earlier run
+    # an earlier run has summed these already
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
         parameter.grad = None

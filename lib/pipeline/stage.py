@@ -6,10 +6,10 @@
                                                   (halves.py)
     W  the gradients of the weights
 
-execute.py determines in which order actions run and when messages are sent, shapes.py how large
-messages are, and split.py what happens to a parameter in two stages. From which rank a stage
-receives, and to which it sends, is in the schedule's `Dependencies`: the placement of the stages
-and the dependency graph of the actions.
+execute.py runs the actions and sends the messages, shapes.py determines how large messages are, and
+split.py handles a parameter that is in two stages. From which rank a stage receives, and to which
+it sends, is in the schedule's `Dependencies`: the placement of the stages and the dependency graph
+of the actions.
 
 The loss of micro-batch j is weighted by its share of the rows, n_j of n, and gradients add up in
 `.grad`:
@@ -19,8 +19,8 @@ The loss of micro-batch j is weighted by its share of the rows, n_j of n, and gr
 This is the gradient of the mean over the whole batch, also if the last micro-batch is smaller.
 
 A stage keeps the input of a micro-batch in flight, and what the graph saves. It does not keep y,
-which belongs to the next stage: backward can start from y's gradient edge, the node of the graph
-that y came from.
+which only the next stage needs, because backward can start from y's gradient edge, the node of the
+graph that y came from.
 """
 
 import contextlib
@@ -116,7 +116,7 @@ class Pipeline:
         loss = pipeline.evaluate(tokens.split(b), targets.split(b), cross_entropy)  # no gradients
 
     stages: {stage: Stage}, this rank's. placement: which rank has which stage, as for `validate`.
-    tied: this rank's parameters that are also in a stage of another rank.
+    tied: this rank's trained parameters that are also in a stage of another rank.
     """
 
     def __init__(
@@ -181,8 +181,8 @@ class Pipeline:
         activation, and back the gradient of that, which is as large: 2(v p - 1)m messages in a
         loop. Then one all-reduce per tied parameter, between the first and the last rank.
         Raises, before any message, ScheduleError for a schedule that cannot be run, ValueError for
-        one of other sizes, and RuntimeError under torch.no_grad(), where there is no graph for
-        backward.
+        one of other sizes or micro-batches of other shapes, and RuntimeError under torch.no_grad(),
+        where there is no graph for backward.
         """
         if not torch.is_grad_enabled():
             raise RuntimeError(

@@ -31,11 +31,11 @@ the one that every stage keeps. Rank 0 of p = 3; w_k are its weights after k upd
     kept too                    w_0           w_0 w_1       w_1 w_2       at most p-1-i at stage i
 
 Weights are copied only if a mini-batch needs them. They change in place, unless a mini-batch in
-flight has still to read them; then the stage continues with a copy. So the last stage, where every
-F is followed by its own B, never copies.
+flight still has to run backward with them; then the stage continues with a copy. So the last stage,
+where every F is followed by its own B, never copies.
 
 weights     {name: tensor}, all of a stage's
-version     the weights after so many updates
+version     the weights after a given number of updates
 """
 
 from collections.abc import Callable
@@ -99,7 +99,7 @@ class WeightStash:
 
         weights = stash.for_forward(j)         # F: compute with these
         weights = stash.for_backward(j)        # B: once more with the same
-        stash.update(change)                   # then the newest become newer
+        stash.update(change)                   # then the newest weights are updated
     """
 
     def __init__(self, weights: dict[str, Any]) -> None:
@@ -114,8 +114,8 @@ class WeightStash:
         return self.newest
 
     def for_backward(self, j: int) -> Any:
-        """The values that for_forward(j) gave; the stash forgets them, unless another mini-batch
-        needs them."""
+        """The values that for_forward(j) gave. The stash forgets them, unless they are the newest
+        or another mini-batch needs them."""
         return self.in_flight.pop(j)
 
     def update(self, change: Callable) -> None:
@@ -143,7 +143,7 @@ class TwoVersions:
         makes version      1     2     3     4
 
     Why two are enough: when the last backward of batch k makes version k+1, everything in flight
-    belongs to batch k+1 and reads version k. So version k-1 may go, before k+1 is written.
+    belongs to batch k+1 and reads version k. So version k-1 can be freed before k+1 is written.
 
     PipeDream's gradients are p-1-i updates old at stage i; these are one update old on all stages.
     What is computed is the gradient of one version of the whole model.

@@ -8,7 +8,7 @@ Rank i runs p-1-i forward passes ahead, one for each rank after it (warmup). It 
 forward and one backward pass (steady state), and finishes with the backward passes that are left
 (cooldown), so it never keeps the graphs of more than p-i micro-batches. Megatron-LM's
 `forward_backward_pipelining_without_interleaving` has the same three loops. What this function has
-sent, it keeps until the end of the step; `Pipeline` frees it as soon as it has arrived
+sent, it keeps until the end of the step; `Pipeline` frees it as soon as it must have arrived
 (transfers.py).
 
 `Pipeline` (stage.py) computes the same gradients from a list of actions. That lets it run every

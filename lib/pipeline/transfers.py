@@ -1,5 +1,5 @@
-r"""What a rank receives, when it must post the receive, and when it may free what it sent: read
-from the schedule.
+r"""Reads from the schedule what a rank receives, when it must post the receive, and when it may
+free what it sent.
 
 Messages from one rank to another arrive in the order in which they were sent, and they carry no
 tag that says which is which. So a rank posts its receives in the order of the *sender's* list,
@@ -23,8 +23,8 @@ message, the message has arrived.
             = the actions before a in its list, those whose results it needs,
               and the pasts of all these
 
-The actions of a list are done in order, so a past is one number per rank: how many of its actions.
-(Such rows of numbers are vector clocks: Fidge 1988, Mattern 1989.)
+The actions of a list are done in order, so a past needs only one number per rank: how many of its
+actions are done. (Such rows of numbers are vector clocks: Fidge 1988, Mattern 1989.)
 """
 
 from typing import NamedTuple
@@ -106,7 +106,7 @@ def _recvs_to_post(waits_on, arriving, dependencies):
 
 
 def _sends_completed(mine, sends, schedule, dependencies, before):
-    """Per action: what was sent earlier, and has been used in the past of this action."""
+    """Per action: what was sent earlier, and has certainly been used when this action starts."""
     index = {action: i for actions in schedule for i, action in enumerate(actions)}
 
     def has_been_used(sent, now):

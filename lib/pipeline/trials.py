@@ -1,7 +1,8 @@
 """What Lab 2 measures: its model in stages against a single process, and what a schedule keeps.
 
-Functions of a batch run on ranks, `launch.run(gradient_error, ..., nproc=4)`, and return what
-one rank has found. batch: (tokens, targets) of the full batch, (B, T) each, the same on all ranks.
+Functions that take a batch run on ranks, `launch.run(gradient_error, ..., nproc=4)`, and return
+what this rank has found. batch: (tokens, targets) of the full batch, (B, T) each, the same on all
+ranks.
 """
 
 import time
@@ -32,7 +33,7 @@ def layer_times(layers, inputs, rounds=7):
     inputs: one per layer."""
     once = lambda: [1e3 * there_and_back(*pair) for pair in zip(layers, pairs, strict=True)]
     pairs = [[x] for x in inputs]
-    once()  # the first time is never like the others
+    once()  # a warm-up, which is not measured
     return {"layers": np.array([once() for _ in range(rounds)])}
 
 
@@ -42,10 +43,10 @@ def medians(times):
 
 
 def faster(times, cuts):
-    """Pace of the first of two splits over that of the second, in each round, (rounds,).
+    """The pace of the first of two splits, divided by that of the second, in each round: (rounds,).
 
-    times: from `layer_times`. cuts(costs) -> {name: split}, two splits of layers with these costs:
-    they are made from the medians, and a pace is the time of the slowest stage.
+    times: from `layer_times`. cuts(costs) -> {name: split}, two splits of layers with these costs,
+    which are the medians of `times`. A pace is the time of the slowest stage.
     """
     first, second = (
         np.max([times["layers"][:, list(stage)].sum(axis=1) for stage in stages], axis=0)
@@ -93,12 +94,12 @@ def in_flight(stage, xs):
         hook = inner.register_forward_hook(note)
         there_and_back(stage, xs, note)
         hook.remove()
-    # the first size is noted inside of the first forward
+    # sizes[0] was noted inside the first forward
     return max(sizes), sizes[1]
 
 
 def flops(layer, x):
-    """Operations of the matmuls of one forward and backward, recomputation included."""
+    """FLOPs of the matmuls in one forward and backward, recomputation included."""
     with FlopCounterMode(display=False) as counter:
         layer(x).sum().backward()
     return counter.get_total_flops()
@@ -118,7 +119,7 @@ def there_and_back(stage, xs, after_forward=lambda: None):
 
 
 def untied(model):
-    """The model's stages, one for each rank, after its head has got a weight of its own."""
+    """Give the model's head a weight of its own, and return the model's stages, one per rank."""
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())
     return split_gpt(model, balance([1] * len(model.blocks), dist.get_world_size()))
 
@@ -179,8 +180,8 @@ def runs(ranks):
 def kept_bytes(schedules, shape, batch, m, wrap=lambda stage: stage):
     """{name: (most bytes kept for backward, those after the first forward, gradient)} on this rank.
 
-    Noted after every action, and after each forward that is repeated. wrap: such as Recomputed,
-    around each stage.
+    The bytes are noted after every action and after every forward, also one that recomputation
+    repeats. wrap: applied to each stage, for example Recomputed.
     """
     links, (tokens, targets), found = connect(), batch, {}
     step = tokens.chunk(m), targets.chunk(m), cross_entropy
@@ -188,7 +189,7 @@ def kept_bytes(schedules, shape, batch, m, wrap=lambda stage: stage):
         plain = split_gpt(GPT(shape), balance([1] * shape.n_layers, len(links.ranks)))
         machine = Pipeline([wrap(stage) for stage in plain], links, tokens.chunk(m))
         mine, stage, sizes = plain[links.rank], machine.stages[links.rank], []
-        machine.run(schedule, *step)  # the first step is never like the others
+        machine.run(schedule, *step)  # a warm-up, which is not measured
         mine.zero_grad()
         with SavedBytes(besides=[*mine.parameters(), tokens, targets]) as saved:
             note = lambda *_, saved=saved, stage=stage, sizes=sizes: sizes.append(

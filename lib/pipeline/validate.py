@@ -1,8 +1,8 @@
-"""Is this schedule one that p ranks can run? If not, which action is at fault?
+"""Checks whether p ranks can run a schedule, and if not, names the action at fault.
 
     every action once    each stage runs F and B (or F, I and W) for each micro-batch, on the rank
                          that has the stage
-    order on a rank      B after its F, W after its I
+    order on a rank      an action after those of the rank that it needs: B after its F, ...
     no deadlock          across ranks, with sends that do not block: a rank waits only in order to
                          receive
 
@@ -38,8 +38,8 @@ def validate(
     v: int = 1,
     placement: Callable[[int, int], list[int]] = loop,
 ) -> Sequence[Sequence[Action]]:
-    """Raise ScheduleError, a ValueError, if the ranks cannot run `schedule` as one of m
-    micro-batches over v stages per rank.
+    """Raise ScheduleError, a ValueError, if `schedule` is not one that its ranks can run, for m
+    micro-batches and v stages per rank.
 
     schedule: a list of Actions for each rank. It is also returned, so that you can call `validate`
     where the schedule is used. placement: (p, v p) -> [rank of stage 0, 1, ...], where the stages

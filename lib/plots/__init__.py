@@ -4,23 +4,25 @@
     plots.timeline(entries).show()                             # anywhere else in a cell
     plots.loss_curve(steps, losses, entropy).save("loss.png")  # in a script
 
-A figure is a function from plain data, such as ledger entries or a simulation, to a `Drawing`: a
-PNG with alt text. Importing this package therefore needs neither torch nor ranks. A figure's title
-says what the figure shows, the caption what to look at, and the alt text tells both to a
-reader who cannot see the image. Predictions are dashed and measurements solid. Each rank has the
-same colour in every lab (`rank_color`), as does each kind of work (`OP_COLOR`). The colours can be
-told apart by readers who are colour-blind (protanopia, deuteranopia or tritanopia). The background
-is a solid, light colour, so that a figure looks the same on a light and on a dark page. The same
-data give the same bytes, so a notebook that is executed again stores the same image.
+A figure is a function from plain data, such as ledger entries or a simulation, to a `Drawing`,
+which is a PNG with alt text. Importing this package therefore needs neither torch nor ranks. The
+title of a figure states what it shows, the caption says what to look at, and the alt text gives the
+title and the numbers to readers who cannot see the image. Predictions are dashed and measurements
+solid. Each rank has the same colour in every lab (`rank_color`), as does each kind of work
+(`OP_COLOR`). The colours can be told apart by readers who are colour-blind (protanopia,
+deuteranopia or tritanopia). The background is a solid, light colour, so that a figure looks the
+same on a light and on a dark page. The same data give the same bytes, so a notebook that is
+executed again stores the same image.
 
     style.py      colours, fonts, Drawing, the frame
     labels.py     numbers and lists in words, labels that do not overlap
     draw.py       the page, rows, boxes and bars, curves and the names at their ends
     boxes.py      a schedule's boxes on lanes of time
 
-Every other module draws one kind of figure, and its docstring shows what that looks like. To add a
-figure, write a function in a module of its own, draw with these four, and decorate it with
-`drawing`, which adds the frame. Then import it here and name it in `__all__`.
+Every other module draws one figure or a few related ones, which its docstring describes. To add a
+figure, write a function in a module of its own, draw with the helpers of these four modules, and
+decorate the function with `drawing`, which adds the frame. Then import it here and add its name to
+`__all__`.
 """
 
 from lib.plots.activation_memory import activation_memory, recompute

@@ -91,8 +91,8 @@ def recompute(measured, predicted=None):
 
 
 def _bars(axes, measured, predicted, factor, words, colors=None):
-    """A bar per way, whose values are divided by `factor`. It is labelled with its value and
-    words(value, row), and the formula's values are marked."""
+    """A bar per way, labelled with its value and words(value, row), and a mark at the formula's
+    value. The bars and the numbers on them are the values divided by `factor`."""
     longest = max([*measured.values(), *predicted.values()]) / factor
     for row, (name, value) in enumerate(measured.items()):
         mark = predicted[name] / factor if name in predicted else None

@@ -22,7 +22,8 @@ def attention_volume(measured, predicted):
     measured, predicted: {heads in words: {"ring": ([2, 4, 8], sent), "gathered": ..., "Ulysses":
     ...}}, where `sent` is that ratio. `predicted` decides which panels there are, 1 to 3;
     `measured` may lack some of them. Raises ValueError for any other number of panels, a panel that
-    is only measured, an unknown method, or values that have no logarithm.
+    is only measured, an unknown method, unequal lengths, cp below 2, or ratios that are not above
+    0.
     """
     for heads, ways in [*measured.items(), *predicted.items()]:
         for way, (cp, sent) in ways.items():

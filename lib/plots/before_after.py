@@ -26,8 +26,8 @@ GENERAL = (
 
 
 def whose(value):
-    """{rank: chunk} that a value is the sum of: 30 -> {1: 2}, 3333 -> {0: 2, 1: 2, 2: 2, 3: 2}, 0
-    -> {}."""
+    """{rank: chunk} for each marked value in the sum `value`: 30 -> {1: 2}, 3333 -> {0: 2, 1: 2,
+    2: 2, 3: 2}, 0 -> {}. Raises ValueError for a value that is negative or not an integer."""
     if value != int(value) or value < 0:
         raise ValueError(f"{value} is no sum of marked values: rank r's chunk c is (c + 1) * 10**r")
     return {
@@ -44,7 +44,7 @@ def before_after(ranks, title=None, note="", caption=None):
     that the rank has no buffer, or that the collective leaves it undefined.
     note: a sentence that ends the caption. caption: replaces the general caption.
     Raises ValueError unless there are 2 to 4 ranks and 1 to 9 collectives, and for a value that is
-    no sum of marked values.
+    negative or not an integer.
     """
     names = list(ranks[0]) if ranks else []
     if not 2 <= len(ranks) <= 4 or not 1 <= len(names) <= MOST:

@@ -31,7 +31,8 @@ def big_mesh(sizes=None, at=(20, 2)):
 
     sizes: {"pp": stages, "dp": copies, "tp": GPUs of a node}, at most 128 stages, 12 copies and 8
     GPUs; None: the 64 x 6 x 8 of Narayanan et al. 2021. at: (stage, copy) of the node to enlarge.
-    Raises ValueError for other axes, larger sizes, or a node outside the mesh.
+    Raises ValueError for other axes or another order of them, sizes below 1 or above these limits,
+    or a node outside the mesh.
     """
     sizes = sizes or TRILLION
     if list(sizes) != ["pp", "dp", "tp"] or any(

@@ -102,8 +102,8 @@ def draw_boxes(axes, bars, p, n_stages, inches, low=-0.4, high=0.4, dashed=False
 
 
 def draw_lanes(axes, p, until, color=OP_COLOR["idle"]):
-    """Draw the ranks' lanes, and their names in their colours. A lane shows idle time until boxes
-    are drawn on it."""
+    """Draw the ranks' lanes, and the ranks' names in their colours. Wherever no box is drawn on it
+    later, a lane shows idle time."""
     for rank in range(p):
         box(axes, 0, rank - 0.4, until, 0.8, color, ec="none", zorder=1)
     rank_rows(axes, range(p))

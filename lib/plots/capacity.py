@@ -14,8 +14,8 @@ def capacity_trade(predicted, at=None):
     slots that stay empty.
 
     predicted: {"tokens dropped": (factors, shares), "slots empty": (...)}, shares from 0 to 1; 1 to
-    8 curves. at: a factor to mark; the title then says the shares at this factor. Raises ValueError
-    for any other number of curves, unequal lengths, or a share that is not from 0 to 1.
+    8 curves. at: a factor to mark; the title then gives the shares at it. Raises ValueError for any
+    other number of curves, empty lists, unequal lengths, or a share that is not from 0 to 1.
     """
     if not 1 <= len(predicted) <= 8:
         raise ValueError(f"predicted {listed(predicted)}: predict 1 to 8 curves")

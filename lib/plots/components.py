@@ -66,8 +66,8 @@ def plan_ranking(plans, room, error=None):
     """A bar per plan: the time of its step beyond the matmuls. At the right edge are the time of
     the full step and the memory of the fullest GPU.
 
-    plans: [(plan, {component: seconds}, bytes), ...], 1 to 9, in the order to show: a Plan or
-    words, the components of `lib.cost.step.step_seconds`, and the memory. room: bytes that a plan
+    plans: [(plan, {component: seconds}, bytes), ...], 1 to 9, from top to bottom: a Plan or a text,
+    the components of `lib.cost.step.step_seconds`, and the memory. room: bytes that a plan
     may need; the bars of plans that need more are hatched. error: the relative error of the cost
     model, such as 0.08; a dashed line then shows how much longer a plan may take before the model
     can distinguish it from the fastest that fits. The smallest time of matmuls among the plans is

@@ -1,5 +1,5 @@
-"""Time on two logarithmic axes: of a collective against its size, or of a layer or step against tp.
-Predictions are dashed."""
+"""The time of a collective against its size, or of a layer or a step against tp, on two logarithmic
+axes. Predictions are dashed."""
 
 import math
 from itertools import pairwise
@@ -30,9 +30,10 @@ def cost_curves(measured, predicted, title=None, at=None):
     measured, predicted: {"ring": (sizes, seconds), ...}, sizes in bytes, ascending; either may be
     {}. A name has the same colour in both, and an algorithm of `ALGORITHM_COLOR` has it in all
     figures; underscores in a name are drawn as spaces.
-    at: a size in bytes, such as a slider's, at which the times are marked. title: replaces the
-    claim about the fastest algorithm, and no diamonds are drawn then. Raises ValueError for nothing
-    to draw, unequal lengths, or values that are not above 0 and have no logarithm.
+    at: a size in bytes, such as the value of a slider, at which the times are marked. title:
+    replaces the claim about the fastest algorithm, and no diamonds are drawn then. Raises
+    ValueError for nothing to draw, more than 8 algorithms, unequal lengths, or values that are not
+    above 0 and have no logarithm.
     """
     for name, (sizes, seconds) in [*measured.items(), *predicted.items()]:
         if np.shape(sizes) != np.shape(seconds) or np.ndim(sizes) != 1 or len(sizes) == 0:
@@ -96,8 +97,8 @@ def cost_curves(measured, predicted, title=None, at=None):
 
 
 def links(found):
-    """Time of a message against its size for several links: as measured, and by the line alpha +
-    bytes * beta.
+    """The time of a message against its size for several links, as measured and as the line alpha +
+    bytes * beta predicts it.
 
     found: objects with `name`, `sizes`, `seconds` and `time(n_bytes)`, such as
     lib.measuring.links.Link.
@@ -116,10 +117,10 @@ def tp_volume(measured, predicted, of="a layer", domain=None):
 
     measured, predicted: {"inside a node": ([1, 2, 4, 8], seconds), "across nodes": ...}; either may
     be {}. The same name has the same colour in both. If a curve begins with tp=1, a thin line shows
-    the time at tp=1 divided by tp, which is what tp would achieve if nothing had to be sent. of:
-    what takes this time, such as "a layer". domain: the number of GPUs in an NVLink domain; its end
-    is marked if there are points beyond it. Raises ValueError for nothing to draw, unequal lengths,
-    or values that have no logarithm.
+    its time at tp=1 (the longest, if several do) divided by tp, which is what tp would achieve if
+    nothing had to be sent. of: what takes this time, such as "a layer". domain: the number of GPUs
+    in an NVLink domain; its end is marked if there are points beyond it. Raises ValueError for
+    nothing to draw, more than 8 names, unequal lengths, tp below 1, or times that are not above 0.
     """
     names = list(dict.fromkeys([*measured, *predicted]))
     if not 1 <= len(names) <= len(RANK_COLORS):

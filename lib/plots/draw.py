@@ -48,22 +48,22 @@ def heading(axes, text, **look):
 
 
 def numbers(axis, words=short):
-    """Keep the axis' own ticks, and write their numbers with `words`. The minor ticks of a
+    """Keep the axis' own ticks, but format their numbers with `words`. The minor ticks of a
     logarithmic axis get no numbers."""
     axis.set_major_formatter(lambda value, _: words(value))
     axis.set_minor_formatter(NullFormatter())
 
 
 def ticks(axis, places, words=str):
-    """Replace the axis' ticks by ticks at these places, written with `words`. This is for
+    """Replace the axis' ticks with ticks at `places`, labelled with `words`. This is useful for
     logarithmic axes, which otherwise have many minor ticks."""
     axis.set_ticks(places, [words(place) for place in places])
     axis.set_ticks([], minor=True)
 
 
 def key(axes, colors, below=False, **look):
-    """A legend of colours, above the axes' left end, or `below` their right end. colors: {words: a
-    colour, or the properties of a Rectangle}."""
+    """A legend of colours above the left end of the axes or, with `below`, under their right end.
+    colors: {words: a colour, or the properties of a Rectangle}."""
     boxes = {
         words: each if isinstance(each, dict) else {"fc": each} for words, each in colors.items()
     }
@@ -113,7 +113,7 @@ def color_names(labels, colors, **look):
 
 def rows(axes, names, colors=None, **look):
     """Prepare the y axis for rows: row i is at y = i, the first on top, with its name at the left,
-    in its colour. look: properties of the names."""
+    in its colour if `colors` are given. look: properties of the names."""
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names, **look)
     if colors is not None:
@@ -151,8 +151,9 @@ def box(
     """A filled box, with a text in it if there is enough space.
 
     wide: the width of the box on the page in inches; the text is written if it fits into that with
-    `room` to spare. pad: if given, the text gets a background in the box's colour, because lines
-    may cross it. The margin of that background is `pad` times the font size.
+    `room` inches to spare, and always by default. pad: if given, the text gets a background in the
+    box's colour, because lines may cross it. The margin of that background is `pad` times the font
+    size.
     """
     axes.add_patch(
         Rectangle(
@@ -183,7 +184,8 @@ def stack(axes, row, parts, color, inches, height=0.7, size=9, words=amount, pad
 
 def outline(axes, row, half, lengths):
     """The predicted counterpart of `stack`: boxes end to end with dashed edges, from row - half to
-    row + half. No box draws its left edge, because the right edge of the box before it is there."""
+    row + half. Left edges are not drawn: the first is at 0, and each of the others would coincide
+    with the right edge of the box before it."""
     start = 0.0
     for length in lengths:
         end = start + length
@@ -209,8 +211,8 @@ def bar(axes, row, value, color, text, longest, mark=None, height=0.68):
     """A bar from 0 with its text inside it or after it, and a dashed `mark` where a formula puts
     its end.
 
-    longest: the largest value among all bars and marks of the axes. A bar that is short in
-    comparison has its text after it.
+    longest: the largest value among all bars and marks of the axes. The text is inside the bar only
+    if both the bar and its mark are longer than 45% of that.
     """
     box(axes, 0, row - height / 2, value, height, color, ec="none")
     inside = min(mark or value, value) > 0.45 * longest

@@ -23,8 +23,9 @@ def evidence(off, framed=False):
 
     off: {(kind, what): [[does rank 0's value differ, ...] of step 0, ...]}, with None where a rank
     has no such value. The quantities are in the order in which a step computes them. framed: put a
-    frame around the first values that differ. Raises ValueError for no step, more than 12 steps, or
-    quantities with different numbers of steps or ranks.
+    frame around the first kind of quantity that differs, at the first step at which any does.
+    Raises ValueError for no step, more than 12 steps, or quantities with different numbers of steps
+    or ranks.
     """
     shapes = {tuple(len(step) for step in steps) for steps in off.values()}
     if len(shapes) != 1 or not 1 <= len(next(iter(shapes))) <= 12 or not all(next(iter(shapes))):

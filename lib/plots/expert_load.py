@@ -26,9 +26,9 @@ def expert_load(loads, titles, capacity=None, every=1):
     loads: [(steps, E), ...] of 1 or 2 runs: how many choices each expert gets, or its share of
     them; each row is divided by its sum. E: 2 to 16. titles: one per panel, such as ["without
     balancing", "with the auxiliary loss"]; they also end the sentence in the title. capacity: a
-    factor; an expert's choices beyond capacity / E are hatched. every: the number of training steps
-    that a row of loads adds up. Raises ValueError for any other number of panels or experts, loads
-    below 0, or a step without any load.
+    factor; an expert's share beyond capacity / E is hatched. every: the number of training steps
+    that a row of loads adds up. Raises ValueError for any other number of panels or experts, fewer
+    than 2 rows, loads below 0, or a row without any load.
     """
     loads = [np.asarray(load, dtype=float) for load in loads]
     shapes = [load.shape for load in loads]
@@ -105,6 +105,6 @@ def _bands(axes, x, share, capacity):
 
 
 def _over(share, capacity):
-    """The share of all tokens that is over the experts' capacity, as the mean over the steps.
+    """The share of all choices that is over the experts' capacity, as the mean over the steps.
     share: (steps, E)."""
     return float(np.maximum(share - capacity / share.shape[1], 0).sum(1).mean())

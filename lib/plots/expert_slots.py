@@ -23,9 +23,9 @@ def expert_slots(asked, capacities):
     slots that stay empty.
 
     asked: (E,), how many rows are routed to each expert, E at most 16. capacities: {"factor 1": C,
-    ..., "dropless": None}, 1 to 4 panels; C: slots of each expert; None: as many as rows are routed
-    to it. Raises ValueError for any other number of panels or experts, numbers below 0, or no rows
-    at all.
+    ..., "dropless": None}, 1 to 4 panels; C: slots of each expert; None: as many slots as rows are
+    routed to it. Raises ValueError for any other number of panels or experts, rows below 0, no rows
+    at all, or a capacity below 1.
     """
     asked = np.asarray(asked)
     if not 1 <= len(capacities) <= 4 or asked.ndim != 1 or not 1 <= len(asked) <= 16:

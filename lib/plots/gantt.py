@@ -58,7 +58,7 @@ def gantt(timed, unit=None, title=None):
 
 @drawing
 def gantts(schedules, unit=None):
-    """Several schedules below each other on one time axis, each with its makespan and its bubble.
+    """Schedules, one below the other, on one time axis, each with its makespan and its bubble.
 
     schedules: {"GPipe": Simulation, "1F1B": Simulation, ...}, or Bars in place of a Simulation; 1
     to 5 of them. unit: as for `gantt`. The figure is taller than others if its lanes would
@@ -110,7 +110,8 @@ def simulated_and_measured(simulation, bars):
 
     simulation: a Simulation with times in seconds. bars: the Bars of all ranks, in seconds, as
     `record` returned them. Both are moved so that their first action begins at 0.
-    Raises ValueError if a rank ran other actions than the simulation's, or in another order.
+    Raises ValueError for different numbers of ranks, or if a rank ran other actions than the
+    simulation's or in another order.
     """
     (simulated, _), (measured, _) = on_clock(simulation, "s"), on_clock(bars, "s")
     p, n_stages = len(simulated.schedule), count_stages(simulated.schedule)

@@ -24,6 +24,7 @@ def kept_over_time(schedules, limits=None, unit=None):
         that wait between I and W are not counted, because they take less memory than live ones; see
         `lib.pipeline.kept`.
     limits: {"1F1B": [min(m, p - i) for i in range(p)]}: what theory allows each rank, dashed.
+    unit: as for `gantt`.
     Raises ValueError for any other number of schedules, different numbers of ranks, or limits that
     do not match them.
     """

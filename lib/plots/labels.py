@@ -25,22 +25,22 @@ def clock(longest):
 
 
 def short(value):
-    """Three digits without trailing zeros, but all digits before the decimal point: 12.345 ->
-    "12.3", 1500.0 -> "1,500"."""
+    """Three significant digits without trailing zeros, but all digits before the decimal point:
+    12.345 -> "12.3", 1500.0 -> "1,500"."""
     if value == round(value) or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
 def amount(value, digits=3):
-    """`digits` digits without trailing zeros: 33 -> "33", 12345 -> "12,300", 0.123456 ->
-    "0.123"."""
+    """`digits` significant digits without trailing zeros: 33 -> "33", 12345 -> "12,300", 0.123456
+    -> "0.123"."""
     return short(float(f"{value:.{digits}g}"))
 
 
 def in_unit(value, units, digits=2):
-    """`value` in the largest unit in which it rounds to at least 1: 0.00123 -> "1.2 ms". units:
-    {name: factor}."""
+    """`value` in the largest unit in which it rounds to at least 1, or else in the smallest unit:
+    0.00123 -> "1.2 ms". units: {name: factor}."""
     reached = [unit for unit in units if abs(value) >= (1 - 0.5 * 10**-digits) * units[unit]]
     unit = max(reached, key=units.get) if reached else min(units, key=units.get)
     return f"{amount(value / units[unit], digits)} {unit}".strip()
@@ -101,8 +101,8 @@ def in_sentences(curves, words):
 
 
 def spread(places, gap):
-    """Move label positions apart until neighbours have a distance of at least `gap`. Keeps their
-    order and their mean."""
+    """Move label positions apart until neighbours have a distance of at least `gap`, or nearly so,
+    because there are at most 100 passes. Keeps their order and their mean."""
     order = np.argsort(places, kind="stable")
     out = np.array(places, dtype=float)[order]
     for _ in range(100):

@@ -49,7 +49,7 @@ class Lanes(NamedTuple):
     ranks: list
     depth: dict  # {rank: number of rows in its lane}
     messages: list  # [(send, recv), ...], Ops
-    span: float  # end of the last op
+    span: float  # the last time in the entries
     width: float  # of the axis: slightly more than span, so that unfinished ops visibly continue
 
 

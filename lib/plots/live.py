@@ -70,8 +70,8 @@ def _apart(places, gap):
 
 
 def _events(axes, at):
-    """Name the events below the axis: first the name without its first word, and below it the first
-    word, once for neighbours that share it."""
+    """Write the names of the events below the axis in two rows: at the top each name without its
+    first word, and at the bottom the first word, once for neighbours that share it."""
     words = [label.split(" ", 1) for label in at]
     axes.set_xticks(range(len(at)), [rest[0] if rest else "" for _, *rest in words])
     axes.tick_params(axis="x", length=3)

@@ -16,8 +16,8 @@ def loss_curve(steps, losses, entropy, others=None):
 
     steps, losses: (n,) of the training run, in nats per character. entropy: nats per character.
     others: {"validation": (steps, losses), ...}, drawn as points on top of the line, so that both
-    can be seen where they are equal. Raises ValueError for lists of unequal length, or a loss that
-    is not finite.
+    can be seen where they are equal. Raises ValueError for empty lists or lists of unequal length,
+    or a loss that is not finite.
     """
     series = {"training": (steps, losses), **(others or {})}
     _refuse(series, "steps")
@@ -59,7 +59,7 @@ def loss_curves(runs, entropy=None, xlabel="step", note=""):
     runs: {"one process": (x, losses), "4 ranks": (x, losses), ...}, losses in nats per character;
     the others are compared with the first. entropy: the unigram entropy of the text, drawn as a
     dashed line. xlabel: what x counts. Raises ValueError for fewer than 2 runs or more than 8,
-    lists of unequal length, or a loss that is not finite.
+    empty lists or lists of unequal length, or a loss that is not finite.
     """
     _refuse(runs, "x")
     if not 2 <= len(runs) <= len(RANK_COLORS):
@@ -157,5 +157,5 @@ def _some_are_near(runs):
 
 
 def _exponent(share):
-    """0.0000123 -> "1e-05", rounded up to one digit; 0 stays 0."""
+    """0.0000123 -> "1e-05": rounded to one digit, an exact half upwards; 0 stays 0."""
     return "0" if share == 0 else f"{share * 1.0000001:.0e}"

@@ -3,7 +3,7 @@ saves: by formula, as simulated, and as measured on ranks that were killed.
 
 lost |  \                       _ /
      |   \  o             _ o -          dashed: the formula        o   simulated failures
-     |     ` o _   |  _ -                bar: measured; it holds 90% of jobs with so few failures
+     |     ` o _   |  _ -                bar: 90% of simulated jobs with as few failures as measured
      |          ` -<>-                   diamond: the least
      +---------------------------- interval
 """
@@ -31,8 +31,9 @@ def lost_share(predicted, simulated=None, measured=None):
     predicted: {"16,384 GPUs": (intervals in seconds, ascending; shares from 0 to 1), ...}, 1 to 4.
     simulated: the same, for some of them. measured: {name: [(interval, low, share, high), ...]};
     90% of simulated jobs with as few failures must lie between low and high, as the caption says.
-    Raises ValueError for any other number of curves, for a name that is not in `predicted`, or for
-    shares that are not from 0 to 1.
+    Raises ValueError for any other number of curves, and for a name that is not in `predicted`; and
+    in `predicted` and `simulated` for unequal lengths, intervals that are not above 0, or shares
+    that are not from 0 to 1.
     """
     simulated, measured = simulated or {}, measured or {}
     if not 1 <= len(predicted) <= 4 or not {*simulated, *measured} <= set(predicted):

@@ -20,7 +20,8 @@ def memory_parts(parameters, precision, activations=0.0):
     """{part: bytes} of a model with `parameters` parameters that is trained with Adam: one bar of
     `walls`.
 
-    precision: a key of lib.cost.state.RECIPES (else KeyError). activations: bytes.
+    Parts of 0 bytes are left out. precision: a key of lib.cost.state.RECIPES (else KeyError).
+    activations: bytes.
     """
     state = RECIPES[precision]
     parts = {
@@ -39,8 +40,8 @@ def walls(models, gpus):
 
     models: {"6.7B": {"weights": bytes, "gradients": bytes, ...}, ...}, top to bottom, as
     `memory_parts` returns them. gpus: {"A100": bytes, ...}.
-    A bar that is longer than four times the largest GPU is cut off at the right, and its total is
-    written on it.
+    A bar that is longer than four times the memory of the largest GPU is cut off at the right, and
+    its total is written on it.
     Raises ValueError for a part that has no colour, no model, or no GPU.
     """
     parts = dict.fromkeys(part for bar in models.values() for part in bar)
@@ -115,6 +116,6 @@ def _run_off(axes, row, end, text):
 
 
 def _gigabytes(n_bytes):
-    """Bytes as GB of 10^9 bytes, with two digits below 100."""
+    """Bytes as GB of 10^9 bytes, with two significant digits below 100."""
     value = n_bytes / 1e9
     return f"{value:,.0f}" if value >= 100 else amount(value, 2)

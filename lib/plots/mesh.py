@@ -1,4 +1,4 @@
-"""Ranks in a mesh of named axes: the first axis downwards, the last across, others as blocks.
+"""Ranks in a mesh of named axes: the first axis downwards, the last across, the others as blocks.
 
          dp 0          dp 1
       tp 0  tp 1    tp 0  tp 1
@@ -26,9 +26,10 @@ def mesh(sizes, groups=None, per_node=None):
 
     sizes: {axis: size}, the slowest axis first, such as {"pp": 2, "dp": 2, "tp": 2}; 2 to 32 ranks
     in at most 6 rows. groups: [[rank, ...], ...], as `groups_along(("dp",), sizes)` returns them;
-    None: no colours. per_node: how many consecutive ranks share a node; it must divide a row of
-    boxes, or be a multiple of a row. Raises ValueError for a mesh of another size, for groups in
-    which a rank is missing or appears twice, or for nodes of another size.
+    None: no colours. per_node: how many consecutive ranks share a node; it must divide the number
+    of ranks, and either divide the length of a row or be a multiple of it. Raises ValueError for a
+    mesh of another size, for groups in which a rank is missing or appears twice, or for nodes of
+    another size.
     """
     n, names = math.prod(sizes.values()), list(sizes)
     rows = sizes[names[0]] if len(names) > 1 else 1

@@ -61,8 +61,8 @@ def message_rounds(entries):
 
 @drawing
 def waits_for(waits, labels=None):
-    """Ranks on a circle, and an arrow from each rank to the one that it waits for. A cycle is drawn
-    in red, because no rank in it can continue.
+    """Ranks on a circle, and an arrow from each waiting rank to every rank that it waits for. A
+    cycle is drawn in red, because no rank in it can continue.
 
     waits: {rank: [the ranks it waits for]}, as in `launch.RankError.waits`.
     labels: {rank: text, such as "recv, line 4"}, written next to the rank.
@@ -125,7 +125,7 @@ def rounds(entries):
     on one rank counts, and the clocks of two ranks are never compared, so a slow rank does not
     create rounds of its own.
     """
-    number = {}  # id of a send or recv -> its round
+    number = {}  # id of a send -> its round
     sends = [e for e in entries if e.op == "send"]
     other = {id(x): y for pair in matched(entries) for x, y in (pair, pair[::-1])}
     mine = {

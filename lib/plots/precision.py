@@ -1,5 +1,5 @@
-"""What is lost in 16 bits: updates that are too small for a weight, and gradients that are too
-small for fp16."""
+"""What is lost in 16 bits: updates that are too small to change a weight, and gradients that are
+too small for fp16."""
 
 import numpy as np
 

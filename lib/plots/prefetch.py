@@ -1,10 +1,10 @@
 """Compute and communication of one rank, with and without prefetching: do the parameters of the
 next unit arrive while this one computes?
 
-FSDP         compute            [ 0 ]      [ 1 ]      [ 2 ]
-             wire      [g 0][          g 1][    ][g 2]
-prefetching  compute            [ 0 ][ 1 ][ 2 ]
-             wire      [g 0]    [g 1][g 2]
+FSDP         compute       [ 0 ]     [ 1 ]     [ 2 ]
+             wire     [g 0]     [g 1]     [g 2]
+prefetching  compute       [ 0 ][ 1 ][ 2 ]
+             wire     [g 0][g 1][g 2]
 """
 
 from lib.plots.draw import box, heading, page, paper, rows, time_axis

@@ -68,8 +68,8 @@ def four_ways():
 
 
 def _begin(axes, name, sent, operators=True):
-    """A panel in which one unit is a matrix cell, with its heading: what is split, and what has to
-    be sent for it."""
+    """Prepare a panel whose unit of length is one matrix cell, and write into it what is split and
+    what has to be sent."""
     axes.set(xlim=(-0.8, 31.2), ylim=(-5.2, 5.6))
     axes.set_aspect("equal")
     axes.axis("off")

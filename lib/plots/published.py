@@ -14,8 +14,8 @@ WHERE = {"inside": ("inside a node", RANK_COLORS[0]), "between": ("between nodes
 
 @drawing
 def topology():
-    """The bus bandwidth of published all-reduces, inside a node and between nodes: a dot for each
-    on a logarithmic axis, the fastest on top."""
+    """The bus bandwidth of published all-reduces on a logarithmic axis, the fastest on top: a dot
+    for each that ran inside a node, and a square for each that ran between nodes."""
     links = sorted(table("links"), key=lambda row: -row["busbw_GBps"])
     fastest, slowest = links[0]["busbw_GBps"], links[-1]["busbw_GBps"]
     figure, axes = page(4)

@@ -41,9 +41,9 @@ def replay(results, title: str = "") -> Replay:
     """Step through the messages of a run, round by round.
 
     results: what `launch.run` returned, its ledger, or a list of ledger entries, such as those of a
-    section. title: a heading above the picture. A message belongs to the round after that of the
-    latest message that its sender had finished; see `rounds`. Raises ValueError for a run without a
-    ledger or without messages, and for more than 200 rounds.
+    section. title: a heading above the picture. A message belongs to the round after the highest
+    round of the messages that its sender had finished; see `rounds`. Raises ValueError for a run
+    without a ledger or without messages, and for more than 200 rounds.
     """
     entries = _entries(results)
     found = rounds(entries)
@@ -90,7 +90,7 @@ def _ranks(found):
 
 
 def _said(found, k):
-    """Round k in words: "round 1 of 6: 0 to 1, 1 to 2"."""
+    """Round k, from 0, in words: "round 1 of 6: 0 to 1, 1 to 2; 8 elements each"."""
     pairs = [f"{e.rank} to {e.peer}" for e in found[k]]
     more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
     sizes = sorted({e.numel for e in found[k]})
@@ -102,7 +102,7 @@ def _said(found, k):
 
 
 def _places(n):
-    """Where the ranks are, in pixels: rank 0 on top, then clockwise."""
+    """(radius of a rank, [(x, y) of each rank]) in pixels: rank 0 on top, the others clockwise."""
     radius = min(DISK, 180 / n)
     across, up = WIDTH / 2 - 2.4 * DISK, HEIGHT / 2 - 1.3 * radius
     angles = [2 * math.pi * r / n for r in range(n)]

@@ -20,16 +20,16 @@ CROSS = 0.16  # share of the way after which the line of a dropped pair ends
 
 @drawing
 def routing(asked, kept, experts, slots, names=None):
-    """A line from each token to its slot, in the expert's colour. If a token asks for an expert and
-    gets no slot, its line ends in a cross.
+    """A line from each token to each of its slots, in the expert's colour. If a token asks for an
+    expert and gets none of its slots, that line ends in a cross.
 
     asked: (n, k) experts that each token asks for, first choice first; -1: none. kept: [(token,
     expert, slot), ...]. experts: E, how many there are. slots: C, of each expert. names: of the n
     tokens; None: their indices.
     With lib.moe:
         routing(choice.experts.tolist(), zip(*(part.tolist() for part in kept[:3])), E, C)
-    Raises ValueError for more than 24 tokens, 8 experts or 8 slots of each, a slot that does not
-    exist, or one that is assigned twice.
+    Raises ValueError unless there are 1 to 24 tokens, 1 to 8 experts and 1 to 8 slots of each, and
+    for an expert or a slot that does not exist, or a slot that is assigned twice.
     """
     data = _checked(asked, kept, experts, slots, names)
     return _drawn(data), *_words(data)
@@ -132,7 +132,7 @@ def _cross(axes, data, t, e, earlier):
 
 
 def _bend(start, end):
-    """Four points of a curve that is level at both ends."""
+    """The four control points of a Bézier curve that is level at both ends."""
     (x0, y0), (x1, y1) = start, end
     return [(x0, y0), ((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1), (x1, y1)]
 

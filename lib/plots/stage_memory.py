@@ -134,7 +134,7 @@ def state_measured(measured, predicted):
 
     measured: {"ZeRO-1": {"weight": bytes, "gradient": bytes, "optimizer": bytes}, ...} on one rank;
     1 to 8 labels. predicted: the same for the same labels. Raises ValueError for any other number
-    of labels, predictions of other labels, or an unknown part.
+    of labels, predictions of other labels, an unknown part, or a bar of 0 bytes.
     """
     if not 1 <= len(measured) <= 8 or set(measured) != set(predicted):
         raise ValueError(

@@ -7,7 +7,7 @@ from lib.plots.draw import DASHES, box, grid, key, numbers, page
 from lib.plots.labels import amount, clock, in_sentences
 from lib.plots.style import INK, drawing, stage_color
 
-PALE = 0.25  # share of its colour, for a bar that was not measured
+PALE = 0.25  # opacity of a bar that was not measured
 
 
 @drawing
@@ -16,9 +16,10 @@ def volume_by_stage(measured, predicted, unit_seconds=None):
     a step.
 
     measured: {"stage 0": {1: 2.0, 2: 2.0, 4: 2.0}, ...}: {stage: {k: elements / ((N-1)/N psi)}};
-    may be {}. predicted: the same by the formula, for all stages and k that are measured; dashed.
+    may be {}. predicted: the same by the formula, for every stage and every k; dashed.
     unit_seconds: how long it takes to send one unit; if given, a second scale at the right shows
-    the time. Raises ValueError for more than 6 stages or 5 values of k, or if a formula is missing.
+    the time. Raises ValueError for none or more than 6 stages, none or more than 5 values of k, or
+    if a prediction is missing.
     """
     stages, ks = list(predicted), sorted({k for of_stage in predicted.values() for k in of_stage})
     wanted = {(stage, k) for stage in stages for k in ks} | {

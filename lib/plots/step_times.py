@@ -12,7 +12,7 @@ from lib.plots.draw import beside, box, grid, key, numbers, outline, page, rows,
 from lib.plots.labels import amount, clock, each, listed
 from lib.plots.style import ALARM, AXIS_COLOR, FAINT, INK, OP_COLOR, RANK_COLORS, drawing
 
-# the parts of a step under their names in lib.cost.placement and lib.cost.measured, in order
+# the parts of a step, in order; lib.cost.placement and lib.cost.measured use some of these names
 COLOR = {
     "step": RANK_COLORS[0],  # the full step, if its parts are not known
     "computes": OP_COLOR["F"],
@@ -35,7 +35,7 @@ def step_times(measured, predicted, within=None, of="a step"):
     `placed_step` or `measured_step`. within: a relative error, such as 0.15; a grey band then
     extends this far to either side of each prediction, and the title counts the measurements
     inside. of: what takes this time. Raises ValueError for any other number of plans, predictions
-    of other plans, or times that are not above 0.
+    of other plans, unknown parts, parts below 0, or steps that are not above 0.
     """
     if not 1 <= len(measured) <= 10 or set(measured) != set(predicted):
         raise ValueError(

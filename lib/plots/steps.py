@@ -4,9 +4,10 @@ hidden.
     rank 0   compute   [ forward ][ backward          ][/ wait /]
              network                   [= 0 =][= 1 =][= 2 =]
 
-A span is (rank, lane, label, begin, end), in seconds, as `lib.measuring.paced.Spans` records it and
-`lib.cost` predicts it. lane: "compute" or "network"; spans of one lane do not overlap. A span with
-the label "wait" in the lane "compute" is time in which the rank does not compute.
+A span is (rank, lane, label, begin, end), in seconds, as `lib.measuring.paced.Spans` records it or
+`lib.explore.lab1` computes it with `lib.cost`. lane: "compute" or "network"; the spans in one lane
+of a rank must not overlap. A span with the label "wait" in the lane "compute" is time in which the
+rank does not compute.
 """
 
 from lib.cost.exposed import exposed_seconds

@@ -96,7 +96,7 @@ def stage_color(name):
 
 
 def on_color(color):
-    """INK or PAPER, whichever is more readable on `color`."""
+    """The colour of a text on `color`: INK if `color` is light, PAPER if it is dark."""
     return INK if np.dot([0.299, 0.587, 0.114], to_rgb(color)) > 0.55 else PAPER
 
 
@@ -152,8 +152,8 @@ class Drawing:
 
 
 def styled(draw):
-    """A decorator that runs a drawing function in the course's style, so that settings of the
-    reader's own matplotlib do not change the figure."""
+    """A decorator that runs a drawing function in the course's style, so that the reader's own
+    matplotlib settings do not change the figure."""
 
     @functools.wraps(draw)
     def in_style(*args, **kwargs):
@@ -167,7 +167,7 @@ def drawing(draw):
     """A decorator that adds the frame: the function draws, and the decorated one returns a Drawing.
 
     draw(...) must return (figure, claim, what to look at, what the figure is, its numbers in
-    words). The claim becomes the title, and its first letter a capital. The alt text consists of
+    words). The claim becomes the title and is capitalized by `capital`. The alt text consists of
     what the figure is, the title, the note, and the numbers.
     The decorated function also takes `title` and `note` (see `_frame`, whose docstring is appended
     to its own). They are passed on to `draw` only if it has parameters of these names.
@@ -231,7 +231,8 @@ def finish(figure, title, caption, alt):
 
 
 def rendered(figure):
-    """The PNG of a figure. The same figure gives the same bytes."""
+    """The PNG of a figure. The same figure gives the same bytes. While `as_svg` draws, the figure
+    is stored as SVG instead, and the result is empty."""
     freeze_layout(figure)
     if (vectors := _vectors.get()) is not None:
         vectors.append(_svg(figure))

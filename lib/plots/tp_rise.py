@@ -19,8 +19,8 @@ def tp_rise(pairs):
 
     pairs: [(small, large), ...], each with .model, .micro_batch, .tp, .seconds, .sending, as
     `lib.cost.tp_sweep.pairs` returns them; 1 to 8 pairs, all at the same two tp. Raises ValueError
-    for any other number of pairs, pairs at different tp, or a step in which the sending or the rest
-    becomes shorter.
+    for any other number of pairs, pairs at different tp, or a pair in which the larger tp makes the
+    sending or the rest of the step shorter.
     """
     if not 1 <= len(pairs) <= 8 or len({(a.tp, b.tp) for a, b in pairs}) != 1:
         raise ValueError(f"{len(pairs)} pairs: 1 to 8, all at the same two tp, can be drawn")

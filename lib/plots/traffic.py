@@ -120,7 +120,7 @@ def server_traffic(matrices, predicted=None):
     matrices: {"parameter server": (N, N), "ring": (N, N)}, [src, dst], from
     `Ledger.matrix("bytes")` of one step; 1 to 4. predicted: {"ring": (N,) bytes, ...}, per rank,
     sent and received together; dashed. Raises ValueError for any other number of methods, other
-    shapes, or if nothing was sent.
+    shapes, or if no method sent anything.
     """
     matrices, predicted = {name: np.asarray(m) for name, m in matrices.items()}, predicted or {}
     if not 1 <= len(matrices) <= 4 or not any(m.any() for m in matrices.values()):
@@ -186,8 +186,8 @@ def _bars(axes, matrix, most, predicted):
 
 
 def _server_claim(carried, factor, unit):
-    """The bytes of the busiest rank, for the method that loads one rank most, and for the one that
-    loads it least."""
+    """What the link of the busiest rank carries, with the method for which this is most and with
+    the method for which it is least."""
     words = lambda n_bytes: f"{amount(n_bytes / factor)} {unit}"
     worst, best = (pick(carried, key=lambda name: carried[name].max()) for pick in (max, min))
     busiest = carried[worst].argmax()

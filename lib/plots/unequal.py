@@ -22,8 +22,9 @@ def unequal_steps(splits, speeds, measured=None):
     splits: {"equal": [rows of rank 0, rows of rank 1, ...], "in proportion": [...]}, 1 to 3; the
     title compares the fastest with the first. speeds: rows per second of each rank, 1 to 8 ranks
     and at most 16 lanes in all. measured: {"equal": seconds of a step, ...}, for some or all of
-    them: a solid vertical line where a step ended. Raises ValueError for other numbers of splits or
-    ranks, a speed that is not above 0, or a measurement of another split.
+    them: a solid vertical line where a step ended. Raises ValueError for other numbers of splits,
+    ranks or lanes, a speed that is not above 0, a split with a number of rows below 0 or without
+    any row, or a measurement of another split.
     """
     measured, N = measured or {}, len(speeds)
     if not 1 <= len(splits) <= 3 or not 1 <= N <= 8 or min(speeds) <= 0 or len(splits) * N > 16:

@@ -2,7 +2,7 @@
 
     x --f--> [ column split: heads, hidden units ] --row split--> partial --g--> x  (f and g send)
 
-file              what it holds                                sent by all ranks, in (tp-1) BTD
+file              what it holds                                sent by all ranks / ((tp-1) BTD)
 ----------------  -------------------------------------------  -------------------------------------
 mappings.py       f and g; split and gather of the last dim    2 per all-reduce
 linear.py         column-parallel and row-parallel linear      column: backward 2; row: forward 2
@@ -22,7 +22,7 @@ tp ranks.
 What a layer keeps for backward, elements per token (with F = 4D and 2 bytes each, `34 sbh` less
 dropout's masks):
 
-                              norms and their outputs   q k v mixed, MLP   scores
+                              norms' inputs, outputs    q k v mixed, MLP   scores
     unsharded                 4D                        4D + 2F            HT
     tensor parallel           4D                        (4D + 2F)/tp       HT/tp
     sequence parallel         2D + 2D/tp                (4D + 2F)/tp       HT/tp

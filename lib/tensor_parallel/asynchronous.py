@@ -6,7 +6,7 @@
 
 With sequence parallelism a column layer must all-gather its input, and a row layer must
 reduce-scatter its output. The matmul needs the result of the all-gather, or produces the input of
-the reduce-scatter, so it cannot simply overlap with them. However, if both are split into tp
+the reduce-scatter, so the two cannot simply overlap. However, if both are split into tp
 pieces, one piece can be sent while another is multiplied ("collective matmul", Wang et al. 2023).
 
 B sequences of T tokens, t = T/tp on this rank; D inputs and F outputs of the layer, weight (F, D)
@@ -16,10 +16,10 @@ as nn.Linear's.
     column   (F/tp, D)     y = gather(x) W^T       dx = scatter(dy W),    dW = dy^T gather(x)
     row      (F, D/tp)     y = scatter(x W^T)      dx = gather(dy) W,     dW = gather(dy)^T x
 
-For backward the column layer keeps its shard of x and not the gathered x, which takes 1/tp of the
-memory and one more all-gather. All ranks together send as much as with the plain layers: for a
-column layer (tp-1) BTD elements forward and twice that backward, for a row layer (tp-1) BTF each
-way.
+For backward the column layer keeps its shard of x and not the gathered x. That takes 1/tp of the
+memory, but costs one more all-gather. All ranks together send as much as with
+`regathered_column_parallel` and `sequence_row_parallel`: for a column layer (tp-1) BTD elements
+forward and twice that backward, for a row layer (tp-1) BTF each way.
 
 Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition";
 torch calls it async TP.
@@ -136,6 +136,6 @@ class LinearScatter(torch.autograd.Function):
 
 
 def _pieces(x, group):
-    """(r, x of rank r) of all ranks, each multiplied while the next is received. x (B, t, ...), of
-    the same shape on every rank."""
+    """Iterate over (r, x of rank r) for all ranks; the next one is received while the caller works.
+    x (B, t, ...), of the same shape on every rank."""
     return ring_shift(x.contiguous(), [x.shape] * dist.get_world_size(group), group)

@@ -4,8 +4,8 @@ al. 2019, figure 3).
 Attention: each rank has some of the heads.
 
     H = 4 heads, tp = 2       query heads       key/value heads (K = 2: grouped-query)
-        rank 0                0 1               0            head i reads key/value head i // (H/K):
-        rank 1                    2 3             1          its own rank has it
+        rank 0                0 1               0            head i reads key/value head i // (H/K),
+        rank 1                    2 3             1          which is on the same rank
 
     x --f--> q, k, v of my heads --> softmax(q k^T / sqrt(d)) v --> . O_r --g--> + o
 

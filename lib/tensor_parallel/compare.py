@@ -4,12 +4,12 @@ what is sent.
 Every function runs on the ranks of a launch, and all ranks call it with the same arguments:
 
     results = launch.run(compare.mlp, SHAPE, column_parallel, row_parallel, nproc=4)
-    results[0]                                           the errors, which are the same on all ranks
+    results[0]                                           the errors on rank 0
     results.ledger.section("forward").sent("elements")   what was sent in this section
 
 An error is the largest difference of two tensors, relative to the largest value of the reference.
-Weights and inputs come from seeds, so they are the same on every rank. Layers are passed as
-arguments, so a function of your own can be compared as well.
+Where values are compared, weights and inputs come from seeds or a broadcast, so that they are the
+same on every rank. Layers are passed as arguments, so you can also compare functions of your own.
 """
 
 import copy
@@ -176,8 +176,8 @@ def losses(cross_entropy: Callable, vocabularies: Sequence[int], B: int = 4, T: 
 
 
 def padded_loss(cross_entropy: Callable, words: int = 10, padded: int = 12) -> dict[str, float]:
-    """The loss of a vocabulary that was padded to `padded` rows, without a mask and with padded
-    logits of -1e9, and the correct loss, of `words` rows."""
+    """Three losses: of a vocabulary that was padded to `padded` rows, of the same with the padded
+    logits masked to -1e9, and the correct one, of `words` rows."""
     rank, tp = dist.get_rank(), dist.get_world_size()
     logits = torch.randn(2, 8, padded, generator=seeded(0))
     targets = torch.randint(words, (2, 8), generator=seeded(1))
@@ -217,8 +217,8 @@ def kept_by_formula(
 
 
 def full_gpt(shape: Shape, tokens: Tensor, targets: Tensor) -> dict[str, dict[str, float]]:
-    """The errors of the loss and of the gradient of the full GPT in float64, tensor and sequence
-    parallel, and the parameters on this rank."""
+    """{"tensor" or "sequence" parallel: the full GPT's errors in float64}: the absolute difference
+    of the loss, the error of this rank's gradients, and its number of parameters."""
     plain, rank, tp = GPT(shape).double(), dist.get_rank(), dist.get_world_size()
     loss = plain.loss(tokens, targets)
     loss.backward()
@@ -271,8 +271,8 @@ def dtensor_mlp(shape: Shape) -> dict[str, float]:
 
 
 class LargestTensor(TorchDispatchMode):
-    """Inside `with LargestTensor() as seen`, seen.elements is the size of the largest tensor that
-    any operation made."""
+    """Inside `with LargestTensor() as seen`, seen.elements is the size of the largest tensor so far
+    that an operation returned as its only result."""
 
     elements = 0
 

@@ -119,8 +119,8 @@ def unsharded_linears(x, linears):
 
 
 class ContextAttention(nn.Module):
-    """(B, t, D) -> (B, t, D), over all T tokens, with `attention`'s linear layers: of all heads, or
-    of a tp rank's.
+    """Attention over all T tokens, (B, t, D) -> (B, t, D), with the linear layers of `attention`,
+    which has all heads, or only those of one tp rank.
 
     column_linear: column_linear(x, [q, k, v]) -> their outputs, (B, t, H*d) and twice (B, t, K*d);
     by default each layer is called. In sequence parallel x is (B, t/tp, D), and so is the result.

@@ -1,7 +1,7 @@
 """Dropout over tp ranks: replicated tensors need the same mask on all ranks, and sharded tensors a
 different one on each rank.
 
-    where                              on the tp ranks   mask        or else
+    where                              on the tp ranks   mask        otherwise
     after embedding, attention, MLP    replicated        the same    residual streams drift apart
     attention's weights                sharded by heads  of its own  heads 0 and H/tp drop the same
     in sequence parallel: all of them  sharded           of its own  tokens 0 and T/tp drop the same

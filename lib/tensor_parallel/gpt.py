@@ -1,5 +1,5 @@
-"""The full GPT over tp ranks. It is made from the unsharded GPT, is used like it, and can be turned
-back into it. The table says how many collectives a step needs:
+"""The full GPT over tp ranks. It is made from the unsharded GPT, used in the same way, and can be
+turned back into it. The table gives the number of collectives in a step:
 
     tokens -> embedding -> block 0 .. block L-1 -> norm -> head -> logits (B, T, V/tp) -> loss
               vocabulary   heads and hidden units  full    vocabulary                     vocabulary
@@ -14,11 +14,11 @@ Each of them is on (B, T, D). For an all-reduce the ranks together send (tp-1) 2
 gather or scatter half of that. The loss all-reduces 3BT more. With sequence parallelism,
 `sum_gradients` all-reduces the gradients of the replicated parameters, which are 6D elements per
 layer (norms, biases after a row split) and 2D + TD outside the layers (the last norm, positions; T
-is seq_len). tp has to divide the heads, key/value heads, mlp_hidden, vocab_size, and with sequence
-parallelism the length of the sequence.
+is seq_len). tp has to divide n_heads, n_kv_heads, mlp_hidden and vocab_size, and with sequence
+parallelism also the length of the sequence.
 
-Every rank is given the full model, with the same seed, and keeps its shard, so the values are those
-of a single-process baseline, whatever tp is. All tp ranks read the same tokens and, where there is
+Every rank builds the full model from the same seed and keeps its shard, so the values are those of
+a single-process baseline, whatever tp is. All tp ranks read the same tokens and, where there is
 dropout, start from the same torch.manual_seed.
 """
 

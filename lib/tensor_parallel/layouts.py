@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 def contiguous(T: int, cp: int) -> list[list[int]]:
     """Rank r has the r-th of cp runs of tokens; the first T mod cp runs have one token more.
-    [[position, ...] per rank]"""
+    [[position, ...] per rank]. Raises ValueError unless 1 <= cp <= T."""
     if not 1 <= cp <= T:
         raise ValueError(
             f"{T} tokens over cp={cp} ranks: each rank needs one at least, use cp between 1 and {T}"
@@ -37,7 +37,7 @@ def contiguous(T: int, cp: int) -> list[list[int]]:
 def zigzag(T: int, cp: int) -> list[list[int]]:
     """Of 2cp runs of tokens, rank r has run r and run 2cp-1-r. [[position, ...] per rank]
 
-    Every rank sees T(T+1)/(2cp) pairs if 2cp divides T.
+    Every rank sees T(T+1)/(2cp) pairs if 2cp divides T. Raises ValueError unless 1 <= cp <= T/2.
     """
     if not 1 <= cp <= T // 2:
         raise ValueError(
@@ -48,7 +48,7 @@ def zigzag(T: int, cp: int) -> list[list[int]]:
 
 
 def _cut(n, pieces, i):
-    """Piece i of n things, as `tensor_split` cuts them."""
+    """The slice of run i, if n tokens are split into `pieces` runs as by `tensor_split`."""
     size, more = divmod(n, pieces)
     begin = i * size + min(i, more)
     return slice(begin, begin + size + (i < more))

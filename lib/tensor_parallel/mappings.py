@@ -8,7 +8,7 @@
     x --f--> x A_r --gelu--> Y_r B_r --g--> sum over r      rank r of tp, with its shards of A, B
     <--f---  each rank's part of dx  <--g--  dZ, the same on all ranks
 
-Each is one line of calculus, if the tp ranks are seen as one graph:
+If we see the tp ranks as one graph, each backward is one line of calculus,
 
     f   y_r = x for each r       dx   = sum_r dy_r
     g   y   = sum_r x_r          dx_r = dy

@@ -73,7 +73,7 @@ def scores(q, k, queries=None, keys=None):
         S = torch.einsum("bkgtd,bksd->bkgts", q.unflatten(1, (k.shape[1], -1)), k) / math.sqrt(
             q.shape[-1]
         )
-    if keys is not None and max(keys) > min(queries):  # else every query sees every key
+    if keys is not None and max(keys) > min(queries):  # otherwise every query sees every key
         # (t,), (s,)
         i, j = (torch.tensor(positions, device=q.device) for positions in (queries, keys))
         S.masked_fill_(j > i[:, None], -math.inf)

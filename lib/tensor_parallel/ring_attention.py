@@ -11,13 +11,13 @@ d; cp ranks.
 
 Softmax needs all scores of a row, but they arrive block by block. So we keep, per query, the
 largest score so far m, the sum l of exp(score - m), and the sum o of exp(score - m) v. When a block
-raises the maximum to m', what was summed before is worth exp(m - m') of what it was (Milakov &
-Gimelshein 2018):
+raises the maximum to m', the earlier sums are multiplied by exp(m - m') (Milakov & Gimelshein
+2018):
 
     S = q k_j^T / sqrt(d)      m' = max(m, max_j S)      P = exp(S - m')
     l <- l exp(m - m') + sum_j P        o <- o exp(m - m') + P v_j        at the end: out = o / l
 
-The exercise's answer is shorter, because it uses `merge_attention`.
+The exercise can be solved with less code by using `merge_attention`.
 
 Memory: the largest tensor is (B, H, t, t), 1/cp^2 of plain attention's. What is kept for backward
 is O(t): q, k, v, out and the logarithm of each row's sum.
@@ -136,8 +136,8 @@ class RingAttention(torch.autograd.Function):
 
 
 def _block(queries, keys, causal):
-    """(a, b, their positions): queries a and later see some of the first b keys; b is 0 if nothing
-    is seen."""
+    """(a, b, and if causal also the positions of queries[a:] and keys[:b]): only queries[a:] see
+    any of the keys, and only keys[:b] are seen; b is 0 if nothing is seen."""
     if not causal:
         return 0, len(keys)
     a, b = rectangle(queries, keys)

@@ -6,9 +6,9 @@ asynchronous TP share.
 
     ring_accumulate  a partial sum is sent around instead, while this rank computes its addend
 
-N ranks of a group; block r is rank r's. With a collective, a rank first communicates and computes
-afterwards. Here N-1 of the N compute steps overlap with a message, which is hidden if the step
-takes longer than the message.
+The group has N ranks, and block r belongs to rank r. With a collective, a rank first communicates
+and computes afterwards. Here N-1 of the N compute steps each overlap with a message, which is
+hidden if the step takes longer than the message.
 
 Source: Wang et al. 2023, "Overlap communication with dependent computation via decomposition in
 large deep learning models": they decompose an all-gather or a reduce-scatter, and the matmul that
@@ -66,7 +66,7 @@ def ring_shift(block: Tensor, shapes: Any, group: Group = None) -> Iterator:
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     for step in range(world_size):
         owner = (rank - step) % world_size
-        if step == world_size - 1:  # every rank has had every block
+        if step == world_size - 1:  # every rank has received every block
             yield owner, block
             return
         passing = RingTransfer(block, block.new_empty(shapes[owner - 1]), group)
@@ -89,5 +89,5 @@ def ring_accumulate(part: Callable[[int], Tensor], group: Group = None) -> Tenso
         c = (rank - 2 - step) % world_size  # the block whose sum comes next
         passing = RingTransfer(total, torch.empty_like(total), group)
         mine = part(c)
-        total = passing.arrived() + mine  # partial: one rank more
+        total = passing.arrived() + mine  # partial: with this rank's addend
     return total

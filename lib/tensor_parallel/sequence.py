@@ -20,8 +20,8 @@ output_mapping sums and shards at once. Note whose g it is: in Shoeybi et al. 20
 mappings.py, g is the all-reduce.
 
 An all-reduce is a reduce-scatter and an all-gather. S and the next G are these two halves, with the
-norm between them, so in forward they send as many bytes as g alone. In backward, G's reduce-scatter
-and the S before it do the same for f.
+norm between them, so in forward they send as many bytes as g alone. In backward, the reduce-scatter
+of G and the all-gather of the S before it are the two halves of f's all-reduce.
 
     G   y   = [x_0 | ... | x_tp-1]       dx_r = sum_s (dy_s, tokens of rank r)
     S   y_r = sum_s (x_s, tokens of r)   dx_s = [dy_0 | ... | dy_tp-1]
@@ -40,14 +40,14 @@ again:
                                                                          scatter  (tp-1) BTD
 
 The gathered x is the last of a layer's activations that tp does not divide: 4 of the 34 sbh bytes,
-twice 2 sbh. Without it all of a layer's 34 sbh become 34 sbh/t (Korthikanti et al. 2022, sections
+twice 2 sbh. Without it all of a layer's 34 sbh become 34 sbh/tp (Korthikanti et al. 2022, sections
 4.2.2 and 4.2.3: the layer keeps its input's shard and gathers again in backward). The price: two
 more all-gathers per layer, before attention's and before the MLP's weights get their gradients.
 
     Y_r = X A_r + a_r     dA_r = X^T dY_r    da_r = sum over tokens of dY_r    dX = sum_r dY_r A_r^T
 
-Only dA_r needs all of X. Each of backward's two messages could be in flight while the other matmul
-is computed, as in Megatron; here they are not.
+Only dA_r needs all of X. So backward's all-gather could overlap with the matmul for dX, and its
+reduce-scatter with the one for dA_r, as in Megatron; here they do not.
 """
 
 from collections.abc import Iterable, Sequence

@@ -7,11 +7,11 @@
     | rank 1|         |   |   |        split on dim 0 (Shard(0)), a row split one on dim 1
     +-------+         +---+---+
 
-All shards have the same size, so that every rank computes equally much and shards can be merged
-without further information.
+All shards have the same size, so that every rank has the same amount of work and shards can be
+merged without further information.
 
-The state_dict of the unsharded model is split for tp ranks, and merged again: every tensor that has
-a parameter's name.
+`split_state_dict` splits the state_dict of the unsharded model for tp ranks, and
+`merge_state_dicts` merges the shards again:
 
     full["blocks.0.mlp.up.weight"]     (F, D)    ->  rank r  (F/tp, D)     sharded on dim 0
     full["blocks.0.mlp.down.weight"]   (D, F)    ->  rank r  (D, F/tp)     sharded on dim 1

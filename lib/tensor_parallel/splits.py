@@ -1,4 +1,4 @@
-"""One matmul, split over N ranks in four ways: the four ways in which any training is split.
+"""One matmul, split over N ranks in the four ways of data, tensor and pipeline parallelism.
 
     y = x w          x (B, K)   w (K, M)   y (B, M)         B samples, K inputs, M outputs
 
@@ -9,8 +9,8 @@
     pipeline   rank r has layers of many  the activation         send to the next  pipeline parallel
 
 Each of the first three needs 1/N of the multiplications on every rank. Every rank has x and w in
-full, as if loaded from one file, but uses only its shard, an entry of `tensor_split(N)`. So shards
-may differ by one row.
+full, as if loaded from one file, but uses only its shard, an entry of `tensor_split(N)`. If N does
+not divide the split dim, `split_rows` and `split_inner` have shards that differ by one.
 
 Source of the two tensor-parallel splits: Megatron-LM (Shoeybi et al. 2019, section 3).
 """

@@ -18,9 +18,9 @@ partial sums are reduced instead:
                                 j to rank (k, j)
 
 Elements sent, all ranks: (q-1)(nI + IO) forward and twice that backward. An MLP h -> 4h -> h,
-forward and backward, on p = q^2 ranks: 3(q-1)(5nh + 8h^2) in 2-D, 4(p-1)nh in 1-D. With q = 2 that
-is never less, with q = 3 it is less for n of 24h and above, and it falls further as 1/q. The memory
-is always smaller, because activations are sharded over q^2 ranks.
+forward and backward, on p = q^2 ranks: 3(q-1)(5nh + 8h^2) in 2-D, 4(p-1)nh in 1-D. With q = 2, 2-D
+never sends less; with q = 3 it sends less if n is above 24h. For larger q the ratio of the two
+falls as 1/(q+1). The memory is always smaller, because activations are sharded over q^2 ranks.
 
 Sources: van de Geijn & Watts 1997, "SUMMA: scalable universal matrix multiplication algorithm"; Xu
 & You 2021, "An efficient 2D method for training super-large deep learning models" (Optimus). No
@@ -41,9 +41,9 @@ def linear_2d(x: Tensor, weight: Tensor, row: Group, column: Group) -> Tensor:
     on rank (i, j).
 
     row: the group of this rank's row, its ranks in the order of the columns, so that this rank is
-    rank j of it. column: likewise, and this rank is rank i of it. Sends: q broadcasts in each group
-    forward, by trees; 2q broadcasts and 2q reduces backward. Raises ValueError for a grid that is
-    not square, or blocks that do not fit.
+    rank j of it. column: likewise, and this rank is rank i of it. Sends, in each of the two groups:
+    q broadcasts forward, by trees; q broadcasts and q reduces backward. Raises ValueError for a
+    grid that is not square, or blocks that do not fit.
     """
     q, rows = dist.get_world_size(row), dist.get_world_size(column)
     if q != rows:

@@ -7,8 +7,8 @@ Embedding: each rank has a shard of the rows (Megatron's `VocabParallelEmbedding
         rank 1: 4..7            0   w_7   0   zeros, and the sum over the ranks is the vector: g
                           sum  w_2  w_7  w_3
 
-A sum of which all terms but one are 0 is exact. Backward sends nothing: every rank knows the
-gradient of each vector, and keeps those of its own rows.
+The sum is exact, because all terms but one are 0. Backward sends nothing, because every rank knows
+the gradient of each vector, and uses those of its own rows.
 
 Cross-entropy of logits that are sharded by vocabulary, without gathering them (Megatron's
 `vocab_parallel_cross_entropy`, torch's `loss_parallel`):
@@ -44,9 +44,9 @@ from lib.tensor_parallel.shards import divide, own_shard
 
 
 def own_rows(ids, rows, group=None):
-    """Where `ids` fall in this rank's `rows` rows of the vocabulary: (row, elsewhere), both (B, T).
+    """Which of this rank's `rows` rows of the vocabulary `ids` are: (row, elsewhere), both (B, T).
 
-    row: int64, 0 where the id is another rank's. elsewhere: bool, True there. Raises ValueError for
+    elsewhere: bool, True where the id is another rank's. row: int64, 0 there. Raises ValueError for
     an id outside the vocabulary, because no rank would have it and all would give zeros.
     """
     rank, tp = dist.get_rank(group), dist.get_world_size(group)

@@ -48,7 +48,7 @@ def plan_tapered_buckets(
     to SMALLEST.
 
     The last bucket is ready when backward ends and no compute is left to hide it, so it should be
-    small. On the other hand every bucket costs a round of messages, so there should be few small
+    small. On the other hand, every bucket costs a round of messages, so there should be few small
     ones. A GPT of 43 MB gets five buckets of 7.1 MB, one of 4.7 and one of 2.7.
     """
     return _plan(
@@ -81,8 +81,8 @@ def _plan(parameters, capacity, capacity_of):
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """A new flat buffer of tensors of one dtype and device: (n,), n the sum of their
-    numbers of elements."""
+    """Copy tensors of one dtype and device into a new flat buffer, (n,), where n is their total
+    number of elements."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
@@ -113,8 +113,8 @@ def dense_gradient(parameter):
 
 
 def gradient(parameter):
-    """The gradient of `parameter`, contiguous, as NCCL requires. If this rank has none, it becomes
-    zeros, also in `.grad`.
+    """The gradient of `parameter`, contiguous, as NCCL requires. If this rank has none, `.grad` is
+    set to zeros first.
 
     The mean has to reach every rank, whether it used the parameter or not, because otherwise the
     ranks' models would diverge.
@@ -148,8 +148,8 @@ def gradient_came_twice(parameter, call, instead):
     """The error for a gradient that is completed a second time in one step. It names two possible
     causes, and a remedy for each.
 
-    call: what to do after each backward. instead: the class that looks at gradients only when
-    backward has ended.
+    call: what to do after each backward. instead: the name of the class that reads gradients only
+    after backward has ended.
     """
     return RuntimeError(
         f"a second backward before average_gradients() completed the gradient of a "

@@ -9,12 +9,12 @@
 Squares add up over shards, whereas norms do not. If each rank clipped by the norm of its own shard,
 every shard would be scaled by a different factor, and the direction of the step would change.
 Replicated gradients must not be added, because adding N equal sums of squares would make the norm
-sqrt(N) times too large. So you have to say for each set of parameters over which groups it is
-sharded:
+sqrt(N) times too large. You therefore have to name, for each set of parameters, the groups over
+which it is sharded:
 
     data parallel, full gradients        no group
     ZeRO and FSDP shards                 the group of the shards
-    tensor- and pipeline-parallel parts  both groups; for what is replicated over tp, the pipeline's
+    tensor- and pipeline-parallel parts  both groups; only pp's for what is replicated over tp
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,9 +34,9 @@ def squared_norm(
 ) -> Tensor:
     """The sum of the squares of all gradients, () in float64, the same on every rank of each group.
 
-    parameters: this rank's shards, with `.grad`; one without counts as 0. groups: those over whose
-    ranks the parameters are sharded, one after the other; None is the world, as everywhere. Padding
-    with zeros adds nothing. Sends: an all-reduce of one number per group.
+    parameters: this rank's shards, with `.grad`; one without counts as 0. groups: those over which
+    the parameters are sharded; the sum is all-reduced over each in turn, and None is the world, as
+    everywhere. Padding with zeros adds nothing. Sends: an all-reduce of one number per group.
     """
     total = torch.zeros(1, dtype=torch.float64, device=backend.device())  # (1,)  partial
     for parameter in parameters:
@@ -53,7 +53,8 @@ def squared_norm(
 def scale_gradients(parameters: Iterable[Tensor], norm: Tensor, max_norm: float) -> None:
     """g <- g * min(1, max_norm / |g|), in place. Sends nothing.
 
-    norm: |g|, the same on every rank. The 1e-6 is torch's, so that the two clip to the same bits.
+    norm: |g|, the same on every rank. The 1e-6 is the one in torch's clip_grad_norm_, so that both
+    give the same bits.
     """
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for parameter in parameters:
@@ -77,8 +78,8 @@ def clip_gradients(
         norm = (squared_norm(split, [tp, pp]) + squared_norm(replicated, [pp])).sqrt()
         scale_gradients([*split, *replicated], norm, max_norm)
 
-    A norm of inf or nan makes every gradient 0 or nan, in the same way on every rank, so with fp16
-    let LossScaler check the gradients first. Raises ValueError for a max_norm that is not above 0.
+    If the norm is inf or nan, every element of the gradients becomes 0 or nan, so with fp16 let
+    LossScaler check the gradients first. Raises ValueError for a max_norm that is not above 0.
     """
     if not max_norm > 0:
         raise ValueError(f"max_norm is {max_norm}: it is a length, use a number above 0")

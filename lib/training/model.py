@@ -174,8 +174,8 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The full model, on torch's default device. `seed` alone determines the weights, so they are
-    the same on every device and rank.
+    """The full model, on torch's default device. For a given shape `seed` alone determines the
+    weights, so they are the same on every device and rank.
 
     Parameters: V*D + T*D, per block 2D(D+1) + 2Kd(D+1) + 2DF + F + D + 4D, and 2D for the last
     norm.
@@ -185,8 +185,8 @@ class GPT(nn.Module):
         super().__init__()
         self.shape = shape
         # We build on the CPU, where one seed gives the same numbers on every machine. The layers
-        # initialise themselves when they are made. We overwrite these values, and fork_rng keeps
-        # their draws from changing the global random state.
+        # initialise themselves when they are made. We overwrite what they draw, and fork_rng keeps
+        # these draws from changing the global random state.
         with torch.device("cpu"), torch.random.fork_rng(devices=[]):
             self.embedding = Embedding(shape)
             self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.n_layers))

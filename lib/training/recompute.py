@@ -1,5 +1,5 @@
 """Recomputation, or activation checkpointing: keep only the input of some layers, and run these
-layers again in the backward pass to get the activations that it needs (Chen et al. 2016).
+layers again in the backward pass to get the activations it needs (Chen et al. 2016).
 
     forward     x --> f --> y             kept: x, instead of all that f's backward reads
     backward    x --> f --> y             again, now with a graph ...
@@ -40,8 +40,8 @@ def recompute(f: Callable, *inputs: Tensor) -> Any:
     uses, as without recomputation. Use backward to get them, because torch.autograd.grad cannot ask
     for a parameter's gradient here.
     """
-    # With no input that needs a gradient (tokens), autograd would leave f out, and with it f's
-    # parameters.
+    # If no input needs a gradient, as with tokens, autograd would leave out f, and with it the
+    # gradients of f's parameters. The anchor is an input that needs one.
     anchor = torch.empty(0, requires_grad=True)
     return Recompute.apply(f, anchor, *inputs)
 
@@ -52,7 +52,7 @@ class Recompute(torch.autograd.Function):
     @staticmethod
     def forward(ctx, f, anchor, *inputs):
         ctx.f, ctx.inputs = f, [None if torch.is_tensor(x) else x for x in inputs]
-        # of the tensors, which autograd keeps
+        # the indices of the tensors among the inputs; autograd keeps the tensors themselves
         ctx.indices = [i for i, x in enumerate(inputs) if torch.is_tensor(x)]
         tensors = [inputs[i] for i in ctx.indices]
         ctx.save_for_backward(*tensors)

@@ -29,7 +29,7 @@ CHARACTERS = 103  # of the help pages, as in Python 3.11, on which the labs' par
 VOCABULARY = 104  # of the models of later labs: CHARACTERS, padded to a multiple of 8
 
 
-@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+@dataclass(frozen=True, eq=False)  # because comparing tensors gives no single truth value
 class Text:
     """A text as numbers: `tokens` (n,) int64 indexes `vocabulary`, the distinct characters
     in code point order."""
@@ -82,9 +82,9 @@ class Text:
 def load(path=None):
     """The help pages of Python, or the UTF-8 file at `path`, as a Text.
 
-    The same on every rank and machine for one version of CPython, or for one file.
-    Raises FileNotFoundError for a missing file, ValueError for one that is empty, too short or not
-    UTF-8.
+    It is the same on every rank and machine that has the same version of CPython, or the same file.
+    Raises FileNotFoundError for a missing file, and ValueError for one that is empty, too short or
+    not UTF-8.
     """
     string = help_pages() if path is None else read(path)
     codes = np.frombuffer(string.encode("utf-32-le"), dtype="<u4")  # (n,) code points
@@ -95,11 +95,11 @@ def load(path=None):
 def help_pages():
     """Python's help topics in the order of their names, each paragraph once.
 
-    Paragraphs are taken once because some pages repeat others ("typesseq-mutable" is also in
-    "typesseq"), and the validation part would contain text that was trained on. A paragraph with a
-    character that is not among the `CHARACTERS` most frequent ones is left out, because the pages
-    of Python 3.12 and later have more characters, and a model's number of parameters depends on how
-    many there are.
+    Each paragraph is taken only once, because some pages repeat others ("typesseq-mutable" is also
+    in "typesseq"), and the validation part would otherwise contain text that was trained on. A
+    paragraph is left out if it has a character that is not among the `CHARACTERS` most frequent
+    ones, because the pages of Python 3.12 and later have more distinct characters, and a model's
+    number of parameters depends on how many there are.
     """
     from pydoc_data.topics import topics  # half a megabyte, so imported only when it is needed
 
@@ -111,7 +111,7 @@ def help_pages():
 
 
 def read(path):
-    """The text of a UTF-8 file, line ends as \\n and without a byte order mark."""
+    """The text of a UTF-8 file, with \\n for every line end and without a byte order mark."""
     path = Path(path)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
@@ -137,8 +137,9 @@ def batch(data, step, rank=0, world_size=1, batch_size=32, seq_len=64, seed=0):
     shares of all ranks in rank order are the batch of a single process; b is B/N rounded down, or
     one more on the first B mod N ranks. It is a pure function, so a run that is resumed at any
     step, on any number of ranks, draws the batches that it would have drawn anyway. The result is
-    on torch's default device, which on a rank is the rank's own. Raises ValueError if a rank would
-    get no sequence, or if the text is shorter than one.
+    on torch's default device, which on a rank is the rank's own. Raises ValueError if `rank` is not
+    one of the ranks, if some rank would get no sequence, or if `data` has fewer than seq_len + 1
+    characters.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}: ranks are 0 to {world_size - 1}")

@@ -35,8 +35,8 @@ Gradients are averaged, as in data parallelism: ranks have equal shares of the b
 `average_gradients()` every shard's `.grad` is the mean. `lib.training.clip` clips them by their
 global norm.
 
-In a script of your own, put the model on its device, load its weights, and wrap it then. You can
-also load pretrained weights into a model that is wrapped already, in the same way on every rank:
+In a script of your own, first put the model on its device, load its weights, and then wrap it. You
+can also load pretrained weights into a wrapped model, in the same way on every rank:
 
     # FSDP, PrefetchingFSDP, HSDP: each rank keeps its shard
     with fsdp.unsharded() as full:
@@ -46,10 +46,10 @@ also load pretrained weights into a model that is wrapped already, in the same w
     # Zero1, Zero2: the parameters are full at all times
     model.load_state_dict(torch.load("pretrained.pt"))
 
-Make `MasterShards` only after that, because masters are copies, and the next step would write the
-old ones back. What would silently do nothing raises an error that says what to do instead
-(guards.py): an optimizer or a clipping function that gets the model's parameters, a `state_dict()`
-of a sharded model, or a parameter that is unfrozen later.
+Make `MasterShards` only after loading, because masters are copies, and the next step would
+overwrite the loaded weights with the old ones. Mistakes that would otherwise go unnoticed raise an
+error that says what to do instead (guards.py): giving an optimizer or a clipping function the
+model's parameters, calling `state_dict()` on a sharded model, or unfreezing a parameter later.
 
 `# exercise: lab.name` marks what students write in that lab (lib/README.md).
 """

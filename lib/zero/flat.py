@@ -7,8 +7,8 @@ owns a shard.
 
 It is sharded by elements, not by parameters, so that all ranks own the same number of bytes and
 one reduce-scatter or all-gather is enough for all parameters. A shard may contain parts of several
-parameters without their shapes, so the optimizer must work element by element, as SGD and Adam do;
-one that looks at a full matrix (Muon, LAMB) would see something else.
+parameters without their shapes, so the optimizer must work element by element, as SGD and Adam do.
+Muon and LAMB need the full matrix, and would compute something else on a shard.
 
 The parameters become views of `full`, so filling this buffer sets the model's weights. All three
 stages of ZeRO are built from flats; they differ in what stays unsharded, and in when it is
@@ -52,7 +52,7 @@ class Flat:
     """`parameters`, of one dtype on one device, as one flat buffer that is sharded over the ranks
     of `group`. Rank 0's values are broadcast.
 
-    n              elements of the parameters; `padded`: with the zeros at the end
+    n              elements of the parameters; `padded`: the same plus the zeros at the end
     full           (padded,)    the unsharded flat parameter: every rank's shard
     shard          (padded/N,)  this rank's shard, a view of `full`; a leaf, for the optimizer
     slots          views of `full` in the shapes of the parameters
@@ -76,11 +76,12 @@ class Flat:
             slot.copy_(parameter.detach())
         self.attach()
         guard(self)
-        # equal now, and with equal gradients equal after every step
+        # The ranks are equal now, and since their gradients are equal, they stay so after every
+        # step.
         collectives.broadcast(self.full, 0, group)
         self.requires_grad = self.parameters[0].requires_grad
         self.shard = self.own_shard().detach().requires_grad_(self.requires_grad)
-        self.reduce_dtype = self.shard.dtype  # in which gradients are summed over the ranks
+        self.reduce_dtype = self.shard.dtype  # of the gradients' sums over the ranks
 
     def gather(self, all_gather: Collective) -> None:
         """All-gather the ranks' shards into `full`."""
@@ -132,11 +133,11 @@ class Flat:
 
 
 def parameter_groups(parameters: Iterable[Any]) -> list[dict]:
-    """[{"params": [...], and the group's settings}, ...] of what torch's optimizers take:
-    parameters, or such dicts.
+    """[{"params": [...], and the group's settings}, ...] from anything that torch's optimizers
+    take: parameters, or such dicts.
 
-    Frozen parameters are left out, a tied one is taken once. A pure function. Raises ValueError for
-    a parameter in two groups, or if there is none to train.
+    Frozen parameters are left out, and a tied one is taken once. This is a pure function. It raises
+    ValueError if a trained parameter is in two groups, or if there is no parameter to train.
     """
     given = as_groups(parameters)
     groups = [
@@ -157,8 +158,8 @@ def parameter_groups(parameters: Iterable[Any]) -> list[dict]:
 
 
 def as_groups(parameters):
-    """[{"params": [...], and the group's settings}, ...], of parameters or such groups, frozen ones
-    too."""
+    """[{"params": [...], and the group's settings}, ...] from parameters or from such groups.
+    Frozen parameters stay in."""
     parameters = list(parameters)
     groups = (
         parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]
@@ -167,8 +168,7 @@ def as_groups(parameters):
 
 
 def with_params(groups, tensors):
-    """The groups with other tensors in place of their params: `tensors` has the same number of
-    tensors, in the same order."""
+    """The groups with `tensors` in place of their params: as many tensors, in the same order."""
     tensors = iter(tensors)
     return [{**group, "params": [next(tensors) for _ in group["params"]]} for group in groups]
 

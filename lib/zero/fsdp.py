@@ -4,16 +4,16 @@ used.
     forward     unit 0: unshard, compute, reshard     unit 1: unshard, compute, reshard     ...
     backward    ...     unit 1: unshard, compute, reshard, reduce-scatter     unit 0: the same
 
-    memory  shards of all units, the full parameters of the root, and at most twice those of one
-            unit: its full weights and gradients, then its gradients and their flat buffer
+    memory  all shards, the root's full parameters and gradients, and at most twice the parameters
+            of one unit: its full weights and gradients, then its gradients and their flat buffer
     sent    gather + gather + reduce-scatter = 3 (N-1)/N psi elements per rank and step; the root: 2
 
 A unit is resharded before its gradients are reduced, as in FSDP2. In the other order its full
 weights, its full gradients and their flat buffer would be alive together, three times the unit.
 
-The root has the parameters that belong to no unit, or to two: in a GPT the embedding, which is also
-the head. It is used at both ends, so it stays unsharded from the beginning of forward to the end of
-backward.
+The root has the parameters that belong to no unit or to several: in a GPT the last norm and the
+embedding, which is also the head. The embedding is used at both ends of the model, so the root
+stays unsharded from the beginning of forward to the end of backward.
 
 psi: padded parameters. k micro-batches send k times as much, because a rank keeps neither full
 weights nor full gradients between them.
@@ -52,7 +52,7 @@ class FSDP:
     units: submodules in the order of the forward pass, none inside another. Shards accumulate
     gradients over several calls of average_gradients, one for each backward. parameters: parameter
     groups, as torch's optimizers take them; by default all that `module` trains, in one group. Rank
-    0's values are broadcast, those of buffers too. To recompute activations, make
+    0's values are broadcast, including those of buffers. To recompute activations, make
     lib.training.recompute.Recomputed(block) the unit: inside a recomputed module a unit would be
     gathered a third time. Every rank runs the same units in the same order. clip_gradients is
     lib.training.clip's; its last argument lists the groups that the shards are sharded over, and
@@ -117,7 +117,7 @@ class FSDP:
 
     def before_model(self) -> None:
         self.backward_will_come = torch.is_grad_enabled() or self.root.is_unsharded
-        self.root.unshard()  # every time: the optimizer may have stepped since the last
+        self.root.unshard()  # every time, because the optimizer may have stepped
 
     def after_model(self) -> None:
         if not self.backward_will_come:
@@ -133,14 +133,15 @@ class FSDP:
         self.units[index].unshard()
 
     def after_backward(self, index: int) -> None:
-        # the weights first, so that they are freed when the gradients' flat buffer is allocated
+        # the weights first, so that they are gone before the gradients' flat buffer is allocated
         self.units[index].reshard()
         self.units[index].reduce_gradients()
 
     def average_gradients(self) -> None:
         """After each backward: finish the units that are left, and the root. Then the mean is in
         every shard's `.grad`."""
-        # a unit whose input needs no gradient ends here: the first one
+        # The backward of a unit whose input needs no gradient, such as the first one, ends only
+        # here.
         for index in tuple(self.in_backward):
             self.leave_backward(index)
         self.root.reshard()
@@ -150,21 +151,21 @@ class FSDP:
 
     def pre_forward(self, index: int, submodule: nn.Module, inputs: Any, kwargs: Any) -> Any:
         """Forward pre-hook of unit `index`, which is about to be called with these arguments;
-        returns those that it is called with."""
+        returns the arguments to use."""
         self.before_forward(index)
-        # backward comes to the inputs last, when it leaves the unit
+        # backward reaches the inputs last, when it leaves the unit
         return on_backward(lambda: self.leave_backward(index), (inputs, kwargs))
 
     def post_forward(self, index: int, submodule: nn.Module, inputs: Any, output: Any) -> Any:
         """Forward hook of unit `index`, which has computed `output`; returns what its caller
         gets."""
         self.leave_forward(index)
-        # backward comes to the output first, when it enters the unit
+        # backward reaches the output first, when it enters the unit
         return on_backward(lambda: self.enter_backward(index), output)
 
     def leave_forward(self, index: int) -> None:
-        """Unit `index` has run forward. While its backward runs, activation checkpointing is
-        rerunning it, and it stays unsharded."""
+        """Unit `index` has run forward. If its backward has begun, this was activation
+        checkpointing rerunning it, so it stays unsharded."""
         if index not in self.in_backward:
             self.after_forward(index)
 
@@ -180,8 +181,8 @@ class FSDP:
 
     @contextlib.contextmanager
     def unsharded(self) -> Iterator[nn.Module]:
-        """A context in which `module` has full parameters, to save or to inspect; each rank keeps
-        its shard of what is loaded there (FSDP's `summon_full_params`).
+        """A context in which `module` has full parameters, to save, inspect or change. When it
+        ends, each rank keeps its shard of the changed values (FSDP's `summon_full_params`).
 
         Do not use it between forward and backward. Sends: an all-gather per flat.
         """
@@ -209,8 +210,8 @@ def parameter_group_indices(module, groups):
 
 
 def split_units(module, units):
-    """([[parameter, ...] of each unit], [those of the root]). A parameter of two units, a tied one,
-    is the root's."""
+    """([[parameter, ...] of each unit], [those of the root]). The root has the parameters of no
+    unit, and those of several units, which are tied."""
     n_units = Counter(parameter for unit in units for parameter in unit.parameters())
     of_units = [[p for p in unit.parameters() if n_units[p] == 1] for unit in units]
     return of_units, [p for p in module.parameters() if n_units[p] != 1]

@@ -1,5 +1,5 @@
-"""Errors for what a script may do with an ordinary model, and what would silently go wrong with
-shards.
+"""Errors for things that a script may do with an ordinary model, but that would silently go wrong
+with a sharded one.
 
     AdamW(model.parameters())            no gradient stays in a parameter: it would train nothing
     clip_grad_norm_(model.parameters())  the norm of no gradient is 0: it would clip nothing

@@ -42,12 +42,12 @@ def start_counting() -> None:
 
 
 def live_bytes(besides: Iterable[Any] = ()) -> int:
-    """Bytes of all storages that this process's tensors hold, of those made since `start_counting`
-    if it was called.
+    """Bytes of all storages that this process's tensors hold. If `start_counting` was called, only
+    tensors made since then count.
 
     besides: tensors whose storages are ignored.
     """
-    gc.collect()  # an exception or a cycle may still hold what is no longer used
+    gc.collect()  # a reference cycle may still hold tensors that are no longer used
     ignored = {tensor.untyped_storage().data_ptr() for tensor in besides}
     return sum(nbytes for pointer, nbytes in live_storages().items() if pointer not in ignored)
 
@@ -56,9 +56,9 @@ def live_storages():
     """{address: bytes} of every storage of a live dense tensor, on any device; empty ones are left
     out.
 
-    A tensor that wraps others (torch's DTensor) has no memory of its own; the tensors within are
-    found. Python does not see what only autograd's graph holds, the saved activations; for these
-    there is `lib.training.recompute.SavedBytes`.
+    A tensor that wraps others (torch's DTensor) has no memory of its own, but the wrapped tensors
+    are found. Python cannot see saved activations that only autograd's graph references; use
+    `lib.training.recompute.SavedBytes` for these.
     """
     found = {}
     for thing in gc.get_objects():
@@ -79,9 +79,9 @@ class PeakBytes(TorchDispatchMode):
     """The most bytes that were alive after any operation inside the block.
 
     A peak may last for a single operation, so you would miss it if you looked only between the
-    layers of a model. Here the storages of all results are added up after each operation of this
-    thread and of its backward, activations and temporaries included. What other threads make, such
-    as the communication thread, is not seen.
+    layers of a model. Here the live storages of all results so far are added up after each
+    operation of this thread and of its backward, activations and temporaries included. Tensors made
+    by other threads, such as the communication thread, are not counted.
 
     also: tensors made before the block that count as well. `nbytes` is the peak, `where` the name
     of the operation after which it was first reached, such as "aten.zeros.default".

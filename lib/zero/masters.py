@@ -11,8 +11,8 @@ optimizer, where master, momentum and variance have 4 each. ZeRO-1 divides the 1
 gradient's 2 as well, and ZeRO-3 all 16.
 
 The optimizer also needs an fp32 gradient of the shard, 4/N bytes per parameter. grads_to_master
-allocates it and frees the shard's 16-bit gradient, 2/N bytes, and zero_grad frees it again. In
-between a rank needs 2/N bytes more, but at that time backward has freed the activations.
+allocates it and frees the shard's 16-bit gradient of 2/N bytes, and zero_grad frees the fp32 one.
+In between a rank needs 2/N bytes more, but by then backward has freed the activations.
 
 Offload: masters and optimizer state in the CPU's memory, and the step on the CPU (Ren et al. 2021,
 "ZeRO-Offload").
@@ -25,7 +25,7 @@ Offload: masters and optimizer state in the CPU's memory, and the step on the CP
 Every parameter of the shard crosses the bus twice a step: its gradient to the CPU, its weight back.
 The GPU keeps 4 of 16 bytes. The update is cheap, a few operations per parameter whatever the batch,
 so a slow processor can do it; forward and backward are not cheap and stay on the GPU. ZeRO and
-offloading fit together: N ranks bring N processors and N buses, each for its own shard.
+offloading go well together, because each rank's CPU and bus handle only that rank's shard.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,8 +39,8 @@ from lib.zero.flat import params_of, with_params
 
 
 class MasterShards(MasterWeights):
-    """Any torch optimizer, on fp32 masters of 16-bit shards. Let the make_optimizer of Zero1 and
-    Zero2 return one; for FSDP make it yourself, from the groups of shards:
+    """Any torch optimizer, on fp32 masters of 16-bit shards. For Zero1 and Zero2, let
+    make_optimizer return one; for FSDP, make it yourself from the groups of shards:
 
         adamw = lambda masters: torch.optim.AdamW(masters, lr=3e-4)
         zero = Zero2(model.parameters(), lambda groups: MasterShards(groups, adamw))
@@ -74,10 +74,10 @@ class MasterShards(MasterWeights):
 
 class OffloadedOptimizer(MasterShards):
     """MasterShards with masters in the CPU's memory, for shards on any device and of any floating
-    dtype. Used in the same way.
+    dtype. It is used in the same way.
 
-    A master is a copy, in fp32 or wider. If all ranks share one machine, its memory holds all their
-    masters: N shards of 12/N bytes per parameter.
+    A master is a copy, in fp32 or wider. If all ranks share one machine, its memory holds the
+    masters and optimizer state of all of them: N times 12/N bytes per parameter.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class OffloadedOptimizer(MasterShards):
     def step(self) -> None:
         """Copy the gradients to the CPU, update there, and copy the weights back. Sends nothing to
         other ranks."""
-        with torch.device("cpu"):  # the state that the optimizer makes now belongs there
+        with torch.device("cpu"):  # so that new optimizer state is allocated there
             super().step()
 
 

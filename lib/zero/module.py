@@ -1,4 +1,5 @@
-"""FSDP as an nn.Module, with mixed precision: what a script of your own expects of a wrapper.
+"""FSDP as an nn.Module, with mixed precision: what an ordinary training script expects of a
+wrapper.
 
     fp32    shard of w --round--> 16 bits ------all-gather------> w in full, 16 bits
                                                                       |
@@ -7,8 +8,9 @@
     fp32    shard of g <--widen-- reduce_dtype <--reduce-scatter-- g in full
 
 The shards are in the dtype that the model was made in, so they serve as master weights, and the
-optimizer needs no others. The all-gathers and the units' full parameters are in 16 bits, and the
-reduce-scatters in reduce_dtype. `MixedPrecisionPolicy` means the same to torch's fully_shard.
+optimizer needs no others. The all-gathers and the full parameters are in the policy's param_dtype,
+16 bits in the figure, and the reduce-scatters are in reduce_dtype. torch's fully_shard takes the
+same `MixedPrecisionPolicy`.
 
     fsdp.py          which unit is unsharded when
     prefetch.py      adds communication that overlaps with compute
@@ -50,9 +52,9 @@ class FSDPModule(nn.Module):
     units: submodules in the order of the forward pass, none inside another.
     policy: an object with the fields of torch's MixedPrecisionPolicy; None: everything in the dtype
         of the parameters.
-        param_dtype: of parameters in forward and backward
-        reduce_dtype: of gradient sums (None: param_dtype)
-        output_dtype: of outputs (None: unchanged)
+        param_dtype: of the parameters in forward and backward (None: unchanged)
+        reduce_dtype: of the gradient sums (None: param_dtype)
+        output_dtype: of the outputs (None: unchanged)
         cast_forward_inputs: whether floating inputs of the model and of its units are cast to
             param_dtype first
     parameters() are this rank's shards. state_dict() and load_state_dict() are of the full model
@@ -83,14 +85,13 @@ class FSDPModule(nn.Module):
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Clip the gradient of the full model to this norm. Returns the norm before clipping.
-        Sends: one number per rank."""
+        Sends: an all-reduce of one number."""
         return clip.clip_gradients(self.fsdp.shards, max_norm, [self.fsdp.group])
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Any]]:
-        """(name, shard) of each flat buffer that this rank has a shard of, the trained ones
-        first."""
+        """(name, this rank's shard) of each flat, the trained ones first."""
         for i, flat in enumerate(self.fsdp.flats):
             yield f"{prefix}{'.' if prefix else ''}flat_{i}", flat.shard
 
@@ -104,8 +105,8 @@ class FSDPModule(nn.Module):
             )
 
     def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Load the full model's state_dict, the same on every rank, of which each rank keeps its
-        shard. Sends: an all-gather per flat."""
+        """Load the full model's state_dict, which has to be the same on every rank. Each rank keeps
+        its shard. Sends: an all-gather per flat. Raises ValueError for assign=True."""
         if assign:
             raise ValueError(
                 "assign=True would replace parameters that are views of flat buffers: use "
@@ -122,8 +123,8 @@ class FSDPModule(nn.Module):
 
 
 class _MixedFlat(Flat):
-    """A Flat with full parameters in two dtypes, the shard's and the policy's param_dtype, of which
-    one is in use at a time."""
+    """A Flat with a full buffer in each of two dtypes, the shard's and the policy's param_dtype.
+    Only one of them is in use at a time."""
 
     def __init__(self, parameters, group, policy):
         super().__init__(parameters, group)
@@ -147,7 +148,7 @@ class _MixedFlat(Flat):
 
 
 class _MixedUnit(Unit):
-    """A Unit of _MixedFlats, whose shards are parameters."""
+    """A Unit of _MixedFlats, whose shards are nn.Parameters."""
 
     def __init__(self, flats, *collectives):
         super().__init__(flats, *collectives)

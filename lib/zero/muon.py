@@ -15,12 +15,13 @@ value:
     X <- a X + b (X X^T) X + c (X X^T)^2 X          sigma <- a sigma + b sigma^3 + c sigma^5
 
 The shards of ZeRO do not respect the boundaries of matrices, so matrices are not sharded here: each
-is assigned to one rank. Embedding, head, norms and biases are not such matrices and are trained by
-AdamW with ZeRO-1. Gradients may be summed or averaged, because Newton-Schulz first divides by the
-norm.
+is assigned to one rank. Muon is meant for the matrices of hidden layers, so embedding, head, norms
+and biases are trained by AdamW with ZeRO-1. Gradients may be summed or averaged, because
+Newton-Schulz first divides by the norm.
 
-N ranks, matrices of psi elements in all: all ranks together send 2 (N-1) psi a step, what ZeRO-1
-sends. Momentum is one value for each parameter that a rank owns, about psi/N; AdamW has two.
+With N ranks and psi elements in all matrices, all ranks together send 2 (N-1) psi elements a step,
+as in ZeRO-1. A rank stores one momentum value for each parameter that it owns, about psi/N in all,
+where AdamW stores two.
 
 Sources: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks", with its
 coefficients, which torch.optim.Muon has too; owners by Graham 1969, "Bounds on multiprocessing
@@ -42,10 +43,10 @@ EPS = 1e-7  # Newton-Schulz divides by this if the norm is smaller, so that zero
 
 
 def newton_schulz(G: Tensor, steps: int = STEPS) -> Tensor:
-    """The orthogonal matrix near G (m, n), roughly: of G = U S V^T it is U S' V^T, S' about 0.7 to
-    1.2, mostly.
+    """Approximately the orthogonal matrix closest to G (m, n): for G = U S V^T it returns U S' V^T,
+    where most values of S' are between 0.7 and 1.2.
 
-    Computed in G's dtype. Directions in which G has next to nothing stay small: each of the `steps`
+    It is computed in G's dtype. Very small singular values stay small, because each of the `steps`
     iterations multiplies them by at most about 3.4.
     """
     a, b, c = COEFFICIENTS
@@ -67,13 +68,13 @@ def cost(shape):
 
 # exercise: lab4.owners
 def owners(costs: Sequence[float], N: int) -> list[int]:
-    """[the rank that owns matrix 0, 1, ...], such that the busiest of N ranks has about the least
-    possible cost.
+    """[the rank that owns matrix 0, 1, ...], chosen so that the cost of the busiest of N ranks is
+    close to the least possible.
 
-    Matrices are assigned in order of decreasing cost, each to the rank that has the least so far. A
-    pure function, with the same result on all ranks. The busiest rank has at most (4 - 1/N)/3 times
-    the least possible cost (Graham 1969), and is within 5 % of it for a GPT, whose matrices have
-    few sizes.
+    Matrices are assigned in order of decreasing cost, each to the rank that has the least so far.
+    This is a pure function, with the same result on all ranks. The cost of the busiest rank is at
+    most (4 - 1/N)/3 times the least possible one (Graham 1969). For GPTs, whose matrices have
+    few sizes, it was within 5 % of that in our tests on up to 16 ranks.
     """
     load, owner = [0.0] * N, [0] * len(costs)
     for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
@@ -87,7 +88,7 @@ def update(parameter, gradient, momentum_buffer, lr, momentum, weight_decay=0.0,
     """One step of one matrix (m, n): changes `parameter` and its `momentum_buffer` in place.
     gradient: the sum or the mean.
 
-    dtype: in which Newton-Schulz computes, such as bfloat16; None: the gradient's.
+    dtype: the one in which Newton-Schulz computes, such as bfloat16; None: the gradient's.
     lr is multiplied by s = sqrt(max(1, m/n)), so that a layer's output changes by a similar amount
     for all shapes.
     """
@@ -111,7 +112,7 @@ class Muon:
     default `owners` decides. reduce(tensor, dst, group) leaves the sum on rank dst,
     broadcast(tensor, src, group) copies; both in place. momenta: {matrix: its momentum} of the
     matrices that this rank owns, after their first update. Raises ValueError for a parameter that
-    is not a matrix, or an owner that is not a rank.
+    is not a matrix, and unless `owner` has one rank of the group for each matrix.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class Muon:
         self.group, self.reduce, self.broadcast, self.momenta = group, reduce, broadcast, {}
 
     def update(self, matrix: nn.Parameter, gradient: Tensor) -> None:
-        """Change `matrix` by one step, and its momentum, which begins with zeros."""
+        """Update `matrix` and its momentum, which starts at zero, by one step."""
         buffer = self.momenta.setdefault(matrix, torch.zeros_like(gradient))
         update(matrix, gradient, buffer, self.lr, self.momentum, self.weight_decay, self.dtype)
 
@@ -155,8 +156,8 @@ class Muon:
         Every `.grad` becomes None.
 
         A matrix that this rank did not use (.grad is None) has a gradient of zeros.
-        Sends: a reduce and a broadcast of each matrix, 2 (N-1) mn elements; all reduces first, so
-        that owners work at the same time.
+        Sends: a reduce and a broadcast of each (m, n) matrix, 2 (N-1) mn elements over all ranks.
+        All reduces come first, so that the owners work at the same time.
         """
         rank, mine = dist.get_rank(self.group), []
         for matrix, owner in zip(self.matrices, self.owner, strict=True):

@@ -7,11 +7,12 @@
                  in backward: gather 1 during compute 2, gather 0 during compute 1
 
 In backward two messages overlap with the compute of a unit: the all-gather of the next one's
-weights, and the reduce-scatter of the previous one's gradients. The gather is started first,
-because the next unit waits for it, and nothing waits for gradients until the step.
+weights, and the reduce-scatter of the previous one's gradients. The next unit's all-gather is
+started before this unit's reduce-scatter (torch: BACKWARD_PRE), because the next unit cannot begin
+without its weights, whereas the reduced gradients are not used until the step.
 
-The price is memory: two units and the root are unsharded at a time, and there are full gradients of
-two units, of which one is being sent.
+The price is memory: two units and the root are unsharded at a time, and the full gradients of two
+units exist, because those of one are still being sent.
 
 Sources: ZeRO-Infinity (Rajbhandari et al. 2021, section 6.2); PyTorch FSDP (Zhao et al. 2023,
 section 3.3).
@@ -28,8 +29,8 @@ HSDP: shards inside a node, replicas across nodes (Zhao et al. 2023, section 3.2
               over the slow links
 
 psi: padded parameters. FSDP over all S R ranks would send its 3 psi across nodes too, and wait for
-the slow link before every unit. Here the nodes communicate once per step, an S-th of the gradients.
-The price is memory: a rank keeps 1/S of the model state, not 1/(S R).
+the slow links before every unit. Here the nodes communicate only once per step, and each rank only
+the gradient of its shard. The price is memory: a rank keeps 1/S of the model state, not 1/(S R).
 """
 
 from collections.abc import Sequence
@@ -47,8 +48,8 @@ from lib.zero.unit import Unit
 
 # exercise: lab4.PrefetchingFSDP
 class PrefetchingFSDP(FSDP):
-    """FSDP, with all communication on the communication thread, overlapping with compute. Used in
-    the same way.
+    """FSDP with the same interface, whose communication runs on the communication thread and
+    overlaps with compute.
 
     Do not use the group for anything else from forward to the end of `average_gradients`.
     """
@@ -86,7 +87,7 @@ class PrefetchingFSDP(FSDP):
 
     def after_model(self) -> None:
         if torch.is_grad_enabled():
-            # backward begins where forward ended; the loss is computed meanwhile
+            # backward begins where forward ended, so this gather overlaps with the loss
             self.prefetch(len(self.units) - 1)
         super().after_model()
 
@@ -149,8 +150,8 @@ class HSDP(PrefetchingFSDP):
         hsdp.average_over_replicas()
 
     replicas: the group of the ranks that have this shard, one of each node. The values of its rank
-    0 are broadcast. To clip: clip_gradients(hsdp.shards, 1.0, [group]). Do not add the group of
-    replicas: they are equal, and would be counted R times.
+    0 are broadcast. To clip, call clip_gradients(hsdp.shards, 1.0, [group]). Do not add the group
+    of replicas, because replicas are equal, and each shard would be counted R times.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class HSDP(PrefetchingFSDP):
 
     def average_over_replicas(self) -> None:
         """Average every shard's gradient over its replicas. Sends: an all-reduce of (padded/S,) per
-        flat. Raises RuntimeError, before any message, for a shard without a gradient."""
+        trained flat. Raises RuntimeError, before any message, for a shard without a gradient."""
         flats = [flat for flat in self.flats if flat.requires_grad]
         without = [flat for flat in flats if flat.shard.grad is None]
         if without:

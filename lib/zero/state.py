@@ -39,10 +39,10 @@ def save_shards(
     """Write weights and optimizer state of `flats` as the checkpoint of `step`; each rank writes
     its shards.
 
-    flats, optimizer: zero.flats, zero.optimizer or fsdp.flats, and the optimizer of fsdp.groups.
-    shared, own: more to save, as in `checkpoint.save`: buffers, and ZeRO-1's frozen parameters, are
-    in no flat. save: `checkpoint.save`, or a BackgroundSave's, which writes while training goes on.
-    Sends, raises: as `checkpoint.save_sharded`.
+    flats, optimizer: zero.flats and zero.optimizer, or fsdp.flats and the optimizer of fsdp.groups.
+    shared, own: more to save, as in `checkpoint.save`, such as buffers and Zero1's frozen
+    parameters, which are in no flat. save: `checkpoint.save`, or a BackgroundSave's, which writes
+    while training goes on. Sends, raises: as `checkpoint.save_sharded`.
     """
     shards, sizes, replicated = {}, {}, {}
     for name, flat, master, state in entries(flats, optimizer):
@@ -67,10 +67,10 @@ def load_shards(
 ) -> tuple:
     """Fill the shards and the optimizer's state from a checkpoint, saved on any number of ranks.
 
-    After it, Zero1 and Zero2 need `gather_parameters()`. Returns (shared, own, facts) as
+    With Zero1 or Zero2, call `gather_parameters()` afterwards. Returns (shared, own, facts) as
     `checkpoint.load` does; own is None if the number of ranks has changed, and facts are the
-    checkpoint's step, world_size and path. Sends, raises: as `checkpoint.load_sharded`. Raises
-    ValueError for a checkpoint of other flats.
+    checkpoint's step, world_size and path. Sends, raises: as `checkpoint.load_sharded`. Also raises
+    ValueError if the checkpoint's flats have other shapes than these.
     """
     shards, saved, own, facts = load_sharded(folder, step, group)
     if saved["layout"] != layout(flats):
@@ -108,7 +108,7 @@ def entries(flats, optimizer):
 
 
 def torch_optimizer(optimizer):
-    """The torch optimizer itself, from within MasterShards or OffloadedOptimizer."""
+    """The torch optimizer itself, which MasterShards and OffloadedOptimizer wrap."""
     return getattr(optimizer, "optimizer", optimizer)
 
 

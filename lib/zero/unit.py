@@ -6,9 +6,9 @@
     unsharded   shard (padded/N,)        full (padded,)            parameters: views of full
 
 `full` stays the same tensor while its memory is freed and allocated again, because autograd's graph
-may hold views of it from forward, and in backward these must find the same values. To be safe, a
-sharded parameter is an empty tensor: code that uses it gets an error about shapes instead of
-reading freed memory.
+may hold views of it from forward, and in backward these must see the same values. To be safe, a
+sharded parameter is an empty tensor, so code that uses it by mistake usually gets an error about
+shapes instead of reading freed memory.
 
 Sources: ZeRO (Rajbhandari et al. 2020, section 5.3); PyTorch FSDP (Zhao et al. 2023, section 3.2).
 
@@ -43,8 +43,8 @@ from lib.zero.zero1 import gather_parameters, reduce_gradients
 
 # exercise: lab4.Unit
 class Unit:
-    """The flats of one unit, sharded (an FSDPParamGroup in FSDP2). flats: one per dtype and
-    parameter group; frozen parameters in flats of their own."""
+    """The flats of one unit, sharded (an FSDPParamGroup in FSDP2). flats: one for each dtype,
+    device and parameter group, with frozen parameters in flats of their own."""
 
     def __init__(
         self,
@@ -94,8 +94,8 @@ class Unit:
         self.is_unsharded = False
 
     def reduce_gradients(self) -> None:
-        """Add the ranks' mean gradient to the shards' `.grad`, and free the full one. Sends: a
-        reduce-scatter per flat."""
+        """Add the ranks' mean gradient to the shards' `.grad`, and free the full gradients. Sends:
+        a reduce-scatter per trained flat."""
         for flat in self.trained_flats:
             reduce_gradients(flat, self.reduce_scatter)
 
@@ -120,7 +120,7 @@ def on_backward(then: Callable[[], None], values: Any) -> Any:
     """`values`, nested in tuples, lists and dicts, such that backward through its tensors calls
     `then()`.
 
-    `then` is never called if no tensor in `values` requires grad, e.g. for tokens or under
+    `then` is never called if no tensor in `values` requires grad, as with tokens, or under
     torch.no_grad().
     """
     leaves, spec = tree_flatten(values)

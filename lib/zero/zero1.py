@@ -8,9 +8,9 @@ only.
                                                                              full w
 
 In data parallelism N ranks compute the same update N times, each with the full optimizer state. An
-all-reduce is a reduce-scatter and an all-gather. If the update is done between the two, where each
-rank has its shard of the mean gradient, the same bytes are sent. With N ranks and psi padded
-parameters these are 2 (N-1)/N psi elements per rank and step, as for an all-reduce.
+all-reduce is a reduce-scatter followed by an all-gather. ZeRO-1 does the update between the two,
+where each rank has its shard of the mean gradient, so it sends no more than an all-reduce does.
+With N ranks and psi padded parameters this is 2 (N-1)/N psi elements per rank and step.
 
 Source: ZeRO (Rajbhandari et al. 2020, section 5.1).
 """
@@ -59,16 +59,16 @@ class Zero1(torch.optim.Optimizer):
     parameters: as torch's optimizers take them, groups too. Create a Zero1 only when the model is
     on its device, because its parameters become views of flats, with rank 0's values. Frozen
     parameters and buffers are left as they are. make_optimizer: called with the groups, with shards
-    in place of parameters. For 16-bit parameters let it return `MasterShards(groups, ...)`, for
-    state in the CPU's memory `OffloadedOptimizer(groups, ...)`. reduce_scatter(buffer, group) ->
-    (padded/N,) and all_gather(shard, group, out=full): as in `lib.collectives`. capacity: bytes of
-    the parameters in one flat (torch's bucket_cap_mb, in bytes); the last flats to be ready are
-    smaller, see `plan_tapered_buckets`.
+    in place of parameters. Let it return `MasterShards(groups, ...)` for 16-bit parameters, and
+    `OffloadedOptimizer(groups, ...)` to keep the state in the CPU's memory. reduce_scatter(buffer,
+    group) -> (padded/N,) and all_gather(shard, group, out=full): as in `lib.collectives`. capacity:
+    bytes of the parameters in one flat (torch's bucket_cap_mb, in bytes); the last flats to be
+    ready are smaller, see `plan_tapered_buckets`.
 
     clip_gradients is lib.training.clip's; its last argument lists the groups that the shards are
     sharded over, and None is the group of all ranks. torch's learning-rate schedulers accept this
-    optimizer like any other. `state_dict` is this rank's, of its shards; `save_shards` writes a
-    checkpoint for any number of ranks.
+    optimizer like any other. `state_dict` covers only this rank's shards; `save_shards` writes a
+    checkpoint that any number of ranks can load.
     """
 
     flat_type: Any = Flat  # a Zero1 of your own: class MyZero(Zero1): flat_type = flats_of(MyZero1)
@@ -100,7 +100,7 @@ class Zero1(torch.optim.Optimizer):
                 for g, fs in zip(groups, flats, strict=True)
             ]
         )
-        # all flats in backward order, in which their gradients become ready and are sent
+        # all flats in backward order: the order in which their gradients become ready and are sent
         self.in_order = in_order_of_backward(flats)
 
     @property
@@ -111,24 +111,25 @@ class Zero1(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict]:  # type: ignore[override]
-        """The optimizer's, of shards or of their masters. Learning-rate schedulers set rates there,
-        and lib.training.precision's LossScaler, which scales the loss so that small gradients
-        survive in fp16, reads gradients there."""
+        """The parameter groups of the inner optimizer, which contain shards or their masters.
+        Learning-rate schedulers set rates here, and lib.training.precision's LossScaler, which
+        scales the loss so that small gradients survive in fp16, divides the gradients here."""
         return self.optimizer.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """{shard or master: its state}, of the torch optimizer that updates them."""
+        """{shard or master: its state} of the torch optimizer that updates them."""
         return getattr(self.optimizer, "optimizer", self.optimizer).state
 
     def state_dict(self) -> dict:
-        """The state_dict of what `make_optimizer` returned: for this rank's shards, and with
-        masters if it has them."""
+        """The state_dict of the optimizer that `make_optimizer` returned. It covers this rank's
+        shards, and includes the masters if there are any."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict) -> None:
-        """Load what the same rank saved in a run with the same number of ranks. Sends: an
-        all-gather per flat, because shards are recomputed from masters."""
+        """Load what the same rank saved in a run with the same number of ranks. If there are
+        masters, the shards are recomputed from them, so the parameters are gathered again. Sends:
+        an all-gather per flat, with or without masters."""
         self.optimizer.load_state_dict(state)
         self.gather_parameters()
 
@@ -156,8 +157,8 @@ class Zero1(torch.optim.Optimizer):
         self.gather_parameters()
 
     def gather_parameters(self) -> None:
-        """Gather the parameters from all ranks' shards. `step` calls it; call it yourself after you
-        have loaded a checkpoint with `load_shards`."""
+        """Gather the parameters from all ranks' shards. `step` does this by itself; call it after
+        you have loaded a checkpoint with `load_shards`."""
         for flat in self.flats:
             gather_parameters(flat, self.all_gather)
 
@@ -172,8 +173,8 @@ class Zero1(torch.optim.Optimizer):
 
 
 def in_order_of_backward(flats):
-    """The flats of all groups, [[flat, ...], ...], in one list, about in the order in which their
-    gradients become ready.
+    """The flats of all groups, [[flat, ...], ...], in one list, approximately in the order in which
+    their gradients become ready.
 
     Within a group they are in order already. Flats of different groups are merged by the fraction
     of their group that backward has finished.
@@ -188,21 +189,22 @@ def in_order_of_backward(flats):
 
 
 class NoUpdate:
-    """An optimizer that changes nothing. A Zero1 that has it only gathers in `step`."""
+    """An optimizer that changes nothing, so that a Zero1's `step` only gathers the parameters."""
 
     def __init__(self, parameters: Iterable[Any]) -> None:
         self.parameters = parameters
 
     def step(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing, because the optimizer of all flats does it."""
+        """Do nothing, because the optimizer of all flats clears the gradients."""
 
 
 def flats_of(zero1: type) -> type:
-    """The `flat_type` whose flats are `zero1`s, one for each bucket. They leave the update to the
-    optimizer of all flats. lib's own Zero1 consists of `Flat`s already.
+    """The `flat_type` whose flats are instances of `zero1`, one for each bucket. They leave the
+    update to the optimizer of all flats. For lib's own Zero1 or a subclass of it,
+    this is its `flat_type`.
 
     zero1: a class with zero1(parameters, make_optimizer, group), shard, flatten_gradients(),
         add_gradient(shard) and step(), as in Lab 4.

@@ -1,17 +1,17 @@
-"""ZeRO-2: gradients are reduce-scattered during backward, and what a rank does not own is freed.
+"""ZeRO-2: gradients are reduce-scattered during backward, and each rank frees what it does not own.
 
     this thread     [ forward ][ backward: w3   w2   w1   w0 ][ wait ][ update shard ][ all-gather ]
                                            |hook|hook|hook
     communication                          [= flat 0 =][= flat 1 =][= flat 2 =]
     gradients kept  shard only             +1..3 flats, never the whole model's           shard only
 
-ZeRO-1 keeps psi gradients until backward ends. Here the hook of a flat's last gradient starts its
-reduce-scatter. The parameters' gradients are freed at once, the flat buffer when it has been sent.
-At most MAX_IN_FLIGHT buffers are in flight: before the next one is sent, backward waits for the
-oldest, because on a slow link they would add up to psi again.
+ZeRO-1 keeps psi gradients until backward ends. Here the hook of a flat's last gradient starts the
+flat's reduce-scatter. The parameters' gradients are freed at once, and the flat buffer when it has
+been sent. At most MAX_IN_FLIGHT buffers are in flight: backward waits for the oldest before it
+sends another, because on a slow link the buffers would otherwise add up to psi again.
 
-With k micro-batches there is no full gradient to accumulate in, so each is sent: (k+1) (N-1)/N psi
-elements per rank and step, where ZeRO-1 sends 2 (N-1)/N psi.
+With k micro-batches there is no full gradient to accumulate in, so the gradients of each one are
+sent. This makes (k+1) (N-1)/N psi elements per rank and step, where ZeRO-1 sends 2 (N-1)/N psi.
 
 Source: ZeRO (Rajbhandari et al. 2020, section 5.2).
 """
@@ -24,7 +24,7 @@ from lib.training.buckets import gradient_came_twice, when_gradient_is_ready
 from lib.zero.guards import check_still_frozen
 from lib.zero.zero1 import Zero1
 
-MAX_IN_FLIGHT = 2  # flat buffers of gradients that are being sent, or wait for that
+MAX_IN_FLIGHT = 2  # flat buffers of gradients that are being sent or waiting to be sent
 
 
 # exercise: lab4.Zero2
@@ -39,9 +39,9 @@ class Zero2(Zero1):
         zero.zero_grad()
 
     reduce_scatter runs on the communication thread, so do not use the group for anything else from
-    backward to the end of `average_gradients`. All ranks start the same flats in the same order; a
-    flat that contains a parameter a rank did not use is sent by `average_gradients`. Raises
-    RuntimeError from a second backward before `average_gradients`.
+    backward to the end of `average_gradients`. All ranks send the same flats in the same order. If
+    a rank did not use some parameter, it sends that parameter's flat, and all flats after it, in
+    `average_gradients`. A second backward before `average_gradients` raises RuntimeError.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -53,7 +53,7 @@ class Zero2(Zero1):
     def _begin_backward(self):
         # per flat: the parameters whose gradients are not ready
         self.missing = [set(flat.parameters) for flat in self.in_order]
-        self.n_sent = 0  # flats that have been sent: 0, 1, ... of in_order
+        self.n_sent = 0  # how many flats of in_order have been sent
         self.in_flight = deque()  # (flat, work)
 
     def _gradient_is_ready(self, parameter):
@@ -65,8 +65,8 @@ class Zero2(Zero1):
                 "Zero1",
             )
         missing.remove(parameter)
-        # All ranks must send in the same order, so a flat that is complete early waits for those
-        # before it.
+        # All ranks must send in the same order, so a flat that is complete early waits until those
+        # before it have been sent.
         while self.n_sent < len(self.in_order) and not self.missing[self.n_sent]:
             self._send_next()
 

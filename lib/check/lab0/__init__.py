@@ -4,13 +4,13 @@
     training_days.py            1  bonus: how long a training run takes
     four_splits.py              3  one matrix product split among ranks in four ways
     send_recv.py                4  an exchange that does not deadlock
-    broadcast.py                5  bonus: down a binomial tree
+    broadcast.py                5  bonus: a broadcast down a binomial tree
     ring_reduce_scatter.py      5  chunk r of the sum on rank r; read this file first
     ring_all_gather.py          5  all chunks on every rank
     ring_all_reduce.py          5  a reduce-scatter followed by an all-gather
-    all_to_all.py               5  bonus: pairwise
-    all_reduce_time.py          6  what five all-reduces cost, and which of them is cheapest
-    hierarchical_all_reduce.py  7  bonus: few elements are sent between nodes
+    all_to_all.py               5  bonus: pairwise exchanges
+    all_reduce_time.py          6  the costs of five all-reduces, and which is cheapest
+    hierarchical_all_reduce.py  7  bonus: an all-reduce that sends little between nodes
     seconds_lost.py             8  which parallel strategies fit, and how long a GPU waits
     blame.py                   10  bonus: which rank is missing, from dumps of a Flight Recorder
 

@@ -9,8 +9,8 @@ cheapest: (n_bytes, N, alpha, beta) -> the name of one
     between                                 halving and doubling
     many bytes  the bytes dominate          ring, if N is not a power of two
 
-A choice is judged by the time of the algorithm that it names, because several algorithms may take
-the same time.
+The answer of `cheapest` is judged by the time of the algorithm that it names, because several
+algorithms may take the same time.
 """
 
 from lib.check.causes import hints

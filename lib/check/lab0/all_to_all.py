@@ -62,8 +62,8 @@ def messages(case, i):
 
 
 def pairwise(runs):
-    """A judge: in each round every rank receives from one rank. It looks only at the cases with
-    equal blocks, in which the n-th message of every rank belongs to round n."""
+    """A judge: in no round do two ranks send to the same rank. It looks only at the cases EQUAL, in
+    which the n-th message of every rank belongs to round n."""
     for run, case, _ in seen(runs, CASES):
         rounds = zip(*sent(run, case), strict=False) if case.what == EQUAL else ()
         for step, messages_of_ranks in enumerate(rounds):

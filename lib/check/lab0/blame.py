@@ -1,5 +1,5 @@
-"""Lab 0, section 10, bonus: blame(dumps), which ranks are missing in which collective, from the
-dumps of a Flight Recorder."""
+"""Lab 0, section 10, bonus: blame(dumps), which finds in the dumps of a Flight Recorder which ranks
+are to blame in which collective."""
 
 import copy
 

@@ -47,8 +47,8 @@ def messages(runs):
 
 
 def rounds(runs):
-    """A judge: every rank has the tensor after ceil(log2 N) rounds, if a rank sends one message per
-    round."""
+    """A judge: if a rank sends one message per round, every rank has the tensor after ceil(log2 N)
+    rounds."""
     for run, case, _ in seen(runs, CASES):
         logs, least = sent(run, case), (case.world_size - 1).bit_length()
         came, holders = {case.root: 0}, [case.root]  # rank -> the round in which it got the tensor

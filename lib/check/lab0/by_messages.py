@@ -1,8 +1,8 @@
 """What the checks of Lab 0's collectives have in common. An answer sends its messages itself, with
-p2p or with dist. The ranks' logs therefore say who sent how much to whom, and a run may hang.
-
-The inputs are those of cases.py, whose values show which ranks they came from. The judge `told` can
-therefore explain a wrong value, where the harness would only say "expected 425, got 405".
+p2p or with dist. The ranks' logs therefore say which rank sent how much to which, and a run may
+hang. The inputs are those of cases.py, whose values show which ranks they came from. The judge
+`told` can therefore explain a wrong value, where the harness would only say "expected 425, got
+405".
 """
 
 import torch
@@ -27,14 +27,14 @@ IN_PLACE = EXCUSED | dict.fromkeys(
     ("storage", "graph"), "the tensor holds the result; to return it, too, is a convenience"
 )
 PROBES = ("arguments", "storage", "changed later")
-# facts of `read_sum`; if one is true, the sum has another fault than a wrong factor
+# facts of `read_sum`; if one of them holds, more than a factor is wrong with the sum
 PARTS = ("absent", "doubled", "moved", "own")
 
 
 def cases_of(of_group, *more):
     """The cases of every group, of_group(N) -> [(n, dtype, ...)], and `more` Cases, each after the
-    others of its group. The subgroup comes after all other groups of several ranks, because an
-    answer that is wrong only there has mixed up group ranks and global ranks."""
+    others of its group. The subgroup comes after all other groups of several ranks, so an answer
+    that first fails there has mixed up group ranks and global ranks."""
     found = [Case(ranks, *one) for ranks in GROUPS for one in of_group(len(ranks))]
     order = [*GROUPS, ALONE]
     return tuple(sorted([*found, *more], key=lambda case: order.index(case.members)))
@@ -66,10 +66,10 @@ def result(show, name, tensor):
 def told(measure, name, explain):
     """A judge that finds a wrong value shown under this name, and explains it.
 
-    explain: explain(case, rank, got, want) -> (text, facts). If all that is wrong is that the
-        values were divided, the text is the harness's.
+    explain: explain(case, rank, got, want) -> (text, facts). If the only fault is that the values
+        were divided, the harness's own text is used.
     The Problem has these facts as well: rank; wrong, a list of all ranks with a wrong value; right
-    on one rank, whether only one rank has the right value; divided.
+    on one rank, whether only one rank has the right value; divided, if the values were.
     """
 
     def judge(runs):
@@ -100,9 +100,9 @@ def whose(case, rank, got, want):
     they are (cases.own).
 
     facts: source, the rank that the element is from, or None. Four facts follow from it: own (it is
-    this rank), of the right rank (the expected one), displaced (another one than expected), and
-    unwritten (none, and the element is not just rounded). narrowed, if elements were rounded to a
-    narrower type. reordered, if all elements are the expected ones in another order.
+    this rank), of the right rank (it is the expected one), displaced (it is another one), and
+    unwritten (it is None, and the element is not just rounded). narrowed, if elements were rounded
+    to a narrower type. reordered, if all elements are the expected ones in another order.
     """
     got, want = got.flatten(), want.flatten()
     at = int((got != want).nonzero()[0])
@@ -129,7 +129,7 @@ def whose(case, rank, got, want):
 
 def sum_of_chunks(case, rank, got, want):
     """For `told`: explains a wrong full sum. facts: those of read_sum; finished, how many chunks
-    are right; unchanged, if it is still the rank's own tensor."""
+    are right; unchanged, whether it is still the rank's own tensor."""
     text, facts = read_sum(case, rank, got)
     chunks = zip(got.tensor_split(case.world_size), want.tensor_split(case.world_size), strict=True)
     facts["unchanged"] = torch.equal(got, part(rank, case.n, case.dtype))
@@ -158,8 +158,8 @@ def _listed(messages):
 
 
 def on_the_wire(cases, *formulas):
-    """The judge `traffic.elements`, for a ring. It adds the fact "more rounds": some rank sends
-    more messages than there are rounds."""
+    """The judge `traffic.elements`, for a ring. It adds the fact "more rounds", which is true if
+    some rank sends more messages than a ring has rounds."""
     elements = traffic.elements(cases, *formulas)
 
     def judge(runs):
@@ -180,6 +180,6 @@ def hints_of(*sections):
 
 
 def hints_of_a_ring(exercise):
-    """The hints of an exercise in which ranks send chunks to the right neighbour. A hint about
-    "chunks" can name the size of the case, because the sizes that N divides are tried first."""
+    """The hints of an exercise in which ranks send chunks to the right neighbour. The hints in
+    "chunks" may rely on the size, because in each group a size that N divides comes first."""
     return hints_of("messages", "chunks", exercise, "unpaired", "rings")

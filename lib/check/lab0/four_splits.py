@@ -27,7 +27,7 @@ LEFT_OUT = BUILT | {
     "empty rank": "every rank has rows, columns and layers: N divides B, M and the layers",
     "returned": "a result of its own in any case",
 }
-# the calls by which rank r sends: [(op, elements, peer), ...]
+# the calls with which rank r sends: [(op, elements, peer), ...]
 GIVES = {
     "split_rows": lambda B, K, M, r, N: [],
     "split_columns": lambda B, K, M, r, N: [("all_gather", B * M // N, None)],
@@ -53,7 +53,7 @@ def script(name, make, case, group, show):
 
 
 def what_is_given(name, runs):
-    """A judge: each rank makes exactly the calls that the docstring allows."""
+    """A judge: apart from receives, each rank makes exactly the calls that the docstring allows."""
     of_world = lambda N: tuple(case for case in CASES if case.world_size == N)
     for run, case, _ in seen(runs, of_world):
         for rank in range(case.world_size):

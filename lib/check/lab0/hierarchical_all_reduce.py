@@ -1,5 +1,5 @@
-"""Lab 0, section 7, bonus: hierarchical_all_reduce(tensor, inside, across), which works in place
-and sends few elements between nodes."""
+"""Lab 0, section 7, bonus: hierarchical_all_reduce(tensor, inside, across), an in-place all-reduce
+that sends few elements between nodes."""
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,7 @@ def pairs_of_groups(cases):
         across = [dist.new_group(range(place, M * R, R)) for place in range(R)]
         if rank < M * R:
             mine[layout] = inside[rank // R], across[rank % R]
-    # in the variants of probes.py, a word follows the layout
+    # a variant of probes.py appends its name to that of the layout
     of = lambda case: mine.get(case.what.partition(",")[0])
     return {
         case: (of(case), *controls) for case, (_, *controls) in groups_and_controls(cases).items()
@@ -83,9 +83,9 @@ def between_nodes(runs):
 
 
 def shared(runs):
-    """A judge: the ranks that have the same position in their nodes send to other nodes, all
-    together, what an all-reduce of their chunk takes: 2(M-1) times its elements. Inside the nodes,
-    2M(R-1)n elements are sent."""
+    """A judge: together, the ranks at the same position in their nodes send to other nodes what an
+    all-reduce of their chunk takes, 2(M-1) times its elements. Inside the nodes, 2M(R-1)n elements
+    are sent."""
     for run, case, _ in seen(runs, CASES):
         (M, R), n = LAYOUTS[case.what], case.n
         across, inside = crossing(run, case)

@@ -1,4 +1,4 @@
-"""Lab 0, section 5: ring_all_reduce(tensor, group), which works in place and consists of a
+"""Lab 0, section 5: ring_all_reduce(tensor, group), an in-place all-reduce that consists of a
 reduce-scatter and an all-gather."""
 
 from math import ceil

@@ -19,8 +19,8 @@ def script(make, case, group, show):
 
 
 def explain(case, rank, got, want):
-    """For `told`: explains a wrong chunk. facts: "another chunk", if it is a finished chunk of
-    another rank; otherwise those of read_sum."""
+    """For `told`: explains a wrong chunk. facts: "another chunk" if it is the finished chunk of
+    another rank, else those of read_sum."""
     owner = chunk_of_the_sum(case, got)
     if owner is not None:
         text = f"returned chunk {owner} of the sum, expected chunk {rank}"

@@ -1,7 +1,5 @@
 """Lab 0, section 8: seconds_lost(model, cluster, batch), which of six strategies fit, and how long
-a GPU waits in a step.
-
-The result is {strategy: seconds} for the strategies that fit, in any order.
+a GPU waits in each step, as {strategy: seconds} in any order.
 """
 
 from math import isfinite
@@ -22,7 +20,7 @@ def _on(nodes, per_node, memory=80e9):
     return Cluster(nodes, per_node, memory, 400e12, NVLINK, CARD)
 
 
-OTHERS = {  # edge cases: a rule holds with equality, or just fails to hold
+OTHERS = {  # edge cases, in which a rule just holds or just fails to hold
     "1B on one GPU": (SMALL, _on(1, 1), 8),
     "1B on 4 nodes of 1": (SMALL, _on(4, 1), 66),  # 4 does not divide 66
     "1B, 16 layers on 16 GPUs": (SMALL, _on(2, 8), 16),

@@ -12,8 +12,8 @@ from lib.collectives.p2p import send_recv
 WORLD = 5
 RIGHT, LEFT, TWO = "to the right neighbour", "to the left neighbour", "two to the right"
 REVERSED = "reversed, 0 with N-1"
-# name -> a function of (rank, N) that returns (the rank to send to, the rank to receive from); in
-# the name of a case, more words may follow
+# name -> a function of (rank, N) that returns (the rank to send to, the rank to receive from); the
+# name of a case begins with that of its pattern
 PATTERNS = {
     RIGHT: lambda r, n: ((r + 1) % n, (r - 1) % n),
     LEFT: lambda r, n: ((r - 1) % n, (r + 1) % n),

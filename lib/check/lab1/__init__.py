@@ -4,7 +4,7 @@
     naive_data_parallel.py     3  average_gradients; with broadcast_parameters.py
     buckets.py                 4  reduce_bucket; with plan_buckets.py
     overlapped.py              5  buckets that are sent during backward
-    accumulate.py              6  k micro-batches of unequal length and one exchange
+    accumulate.py              6  k micro-batches of unequal length, one exchange
     sample_indices.py          7  which rank sees which examples in which epoch
     diagnose.py                9  which of five mistakes each sabotaged run contains
     parameter_server_step.py  10  bonus: rank 0 holds the model
@@ -17,7 +17,7 @@ What they share:
     until_all_done.py             the second part of unequal_shards.py
     broadcast_parameters.py       the first part of naive_data_parallel.py
     plan_buckets.py               the first part of buckets.py
-    first_steps.py                the steps of OverlappedDataParallel, each tried alone
+    first_steps.py                the three steps of OverlappedDataParallel, tried one by one
     models.py                     the small models
     means.py                      groups, cases and script for the mean gradient over ranks
 """

@@ -39,8 +39,8 @@ class Noting(nn.Module):
     """The small model in a wrapper that averages its gradients over all ranks one by one, and that
     lists in `events` what happens to it.
 
-    sent: the gradients as a backward outside of no_sync has left them. These are averaged, so what
-    is added to a gradient later is lost.
+    sent: the gradients as a backward pass outside of no_sync has left them. Those are what is
+    averaged, so anything that is added to a gradient later is lost.
     """
 
     def __init__(self, all_reduce):
@@ -60,7 +60,7 @@ class Noting(nn.Module):
 
     def _gradient_came(self, p):
         self.sent[p] = None if self.alone else p.grad.clone()
-        if p is self.module.leave.bias:  # its gradient comes once in each backward
+        if p is self.module.leave.bias:  # it gets a gradient once in each backward pass
             self._note("backward")
 
     @contextlib.contextmanager
@@ -94,7 +94,7 @@ def script(make, case, group, show):
     loss = show.run(make, model, microbatches, [*counts], loss_sum)
     show("the gradient", models.gradients(model.module))
     is_one = torch.is_tensor(loss) and loss.numel() == 1
-    # any dtype will do, so the value may be rounded to float32
+    # the loss may have any dtype, so its value may be rounded to float32
     show("what is returned", "a tensor of one element" if is_one else form_of(loss))
     show("the loss", loss.item() if is_one else None, tolerance=1e-6)
     show("in order", ", ".join(model.events))

@@ -34,7 +34,7 @@ class _Model(Small):
 
 
 def _tensors(model):
-    """{name: tensor}; a tied parameter has its first name."""
+    """{name: tensor}; a tied parameter is listed only under its first name."""
     return dict([*model.named_parameters(), *model.named_buffers()])
 
 

@@ -15,8 +15,8 @@ from lib.data_parallel import bucketed
 
 
 def bucket_of(model):
-    """The parameters that require gradients, last first. One layer's weight is replaced by one that
-    is not contiguous in memory, like its gradient."""
+    """The parameters that require gradients, last first. One layer's weight is replaced by a weight
+    that is not contiguous in memory; neither is its gradient, if it has one."""
     weight = model.leave.weight
     model.leave.weight = nn.Parameter(weight.detach().T.contiguous().T)
     if weight.grad is not None:

@@ -1,8 +1,8 @@
-"""Lab 1, section 9: diagnose(run), which of five mistakes a data-parallel training was made with,
-if any.
+"""Lab 1, section 9: diagnose(run), which of five mistakes a data-parallel training run contains, if
+any.
 
-The runs come from training on real ranks, with other seeds and sizes than in the notebook. The
-first call of the check makes them. They do not depend on the answer, so later calls use them again.
+The runs come from training on real ranks, with other seeds and sizes than in the notebook. They do
+not depend on the answer, so only the first call of the check trains, and later calls reuse them.
 """
 
 from copy import deepcopy
@@ -17,7 +17,7 @@ from lib.data_parallel.sabotage import HEALTHY, SABOTAGES, Setup, diagnose, runs
 
 NO_BROADCAST, SUM, NO_NO_SYNC, NO_SET_EPOCH, UNEQUAL = SABOTAGES
 NAMES = (HEALTHY, *SABOTAGES)
-FEW = 7_000  # bytes of a bucket that make many buckets
+FEW = 7_000  # a bucket capacity in bytes that is so small that there are many buckets
 
 
 def _words(setup):
@@ -29,7 +29,7 @@ def _words(setup):
     )
 
 
-SETUPS = {  # the healthy ones last, so that a claim begins with its own mistake
+SETUPS = {  # the healthy ones come last, so that a claim begins with its own mistake
     _words(setup): setup
     for setup in (
         Setup(NO_BROADCAST, (3, 3), 1, 2, 2, seed=21),
@@ -77,7 +77,7 @@ MEASURE = SideBySide(script, diagnose, here(*SETUPS), groups=None, excused=NO_TE
 
 
 def about(*sabotages):
-    """The shown names and the cases of a claim about these mistakes. Healthy runs belong to it."""
+    """The shown names and the cases of a claim about these mistakes, which include healthy runs."""
     cases = here(*(name for name, of in SETUPS.items() if of.sabotage in (*sabotages, HEALTHY)))
     return ("one of the six", "the mistake"), cases
 

@@ -1,5 +1,5 @@
-"""Lab 1, section 12, bonus: exposed_seconds(compute, messages), the seconds of communication that
-no computation hides."""
+"""Lab 1, section 12, bonus: exposed_seconds(compute, messages), for how many seconds there is
+communication that no computation hides."""
 
 import random
 

@@ -1,6 +1,6 @@
 """The three steps of OverlappedDataParallel, each tried alone on two ranks before the graded check.
 
-Each step runs the student's class as it is, using the names that the exercise gives (`buckets`,
+Each trial runs the student's class as it is, using the names that the exercise gives (`buckets`,
 `gradient_is_ready`). It prints what happened, or fails and says what is right. If the step has not
 been written yet, it says so.
 """
@@ -45,8 +45,8 @@ def hooks(Wrapper, make_model, loss_of):
 
 
 def in_turn(Wrapper):
-    """Step 2: there are three buckets of 16, 9 and 4 elements, and the second becomes ready
-    first."""
+    """Step 2: buckets start in order. There are three, of 16, 9 and 4 elements, and the second is
+    ready first."""
     sent, counts = [], []
     layers = nn.ModuleList(nn.Linear(k, k, bias=False) for k in (2, 3, 4))  # ready in reverse
     model = Wrapper(layers, all_reduce=lambda flat, group: sent.append(len(flat)), capacity=1)
@@ -65,8 +65,8 @@ def in_turn(Wrapper):
 
 
 def waits(Wrapper):
-    """Step 3: the all-reduce takes 20 ms, rank 1 does not use the second layer, and there are two
-    training steps."""
+    """Step 3: average_gradients waits. The all-reduce takes more than 20 ms, rank 1 does not use
+    the second layer, and there are two training steps."""
 
     def slow(flat, group):
         time.sleep(0.02)

@@ -6,7 +6,7 @@ step(optimizer, ...).
     scale         growth_interval 2, S grows and falls   does S go down and up when it should?
 
 S itself is judged only in the third kind of case. What the first two show does not depend on S,
-except for one fp16 loss, which a second scaler scales by its default.
+except for one fp16 loss, which a second scaler scales by its default scale.
 """
 
 import math
@@ -34,8 +34,8 @@ S, GROWTH, BACKOFF = 8.0, 4.0, 2.0**-4  # with these, S also falls below 1
 class Overflow(NamedTuple):
     """A value that is written into one element of one gradient, on all ranks or on one.
 
-    FINITE is instead written into two elements of each of two gradients. None of these values is an
-    overflow, but an answer that adds them up, within a gradient or across gradients, gets inf.
+    FINITE, in contrast, is written into two elements of each of two gradients. It is no overflow,
+    but an answer that adds elements up, within a gradient or across gradients, gets inf.
     """
 
     value: float
@@ -89,8 +89,8 @@ class Noting(torch.optim.SGD):
         self.asked.append([None if p.grad is None else p.grad.clone() for p in self.parameters])
         super().step()
 
-    # Otherwise torch would add this hook and attribute when the first optimizer is created, which
-    # would change a class of lib.
+    # Without this hook and attribute, torch would add them when the first optimizer is created, and
+    # would thereby change a class of lib.
     step.hooked = True
 
     def everything(self):

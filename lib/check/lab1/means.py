@@ -30,7 +30,7 @@ def script(bucket_of, sent, make, case, group, show):
     changed them.
 
     bucket_of: bucket_of(model) returns the parameters that the answer is given.
-    sent: sent(shapes of the tensors that it sends) returns what is shown of these shapes.
+    sent: sent(shapes of the tensors that the answer sends) returns what is shown about them.
     """
     made = [model(case, show.place) for _ in range(2)]
     for number, one in enumerate(made):
@@ -49,8 +49,8 @@ def script(bucket_of, sent, make, case, group, show):
 
 
 def model(case, rank):
-    """A small model whose parameters differ from rank to rank. Otherwise no test could see that an
-    answer averages the parameters instead of the gradients."""
+    """A small model whose parameters differ from rank to rank. Otherwise no check would notice an
+    answer that averages the parameters, too."""
     made = models.Small(fine=models.FINE).to(backend.device())
     if case.what == FLOAT32:
         made.float()
@@ -69,7 +69,7 @@ def backward(model, case, rank, number):
 
 
 def silent(show, shapes):
-    """The all_reduce that the answer is given. It adds the shape of each tensor to `shapes`."""
+    """The all_reduce that the answer is given. It appends the shape of each tensor to `shapes`."""
 
     def given(tensor, group=None):
         """Sums in place and returns nothing, as torch's does."""

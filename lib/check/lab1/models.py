@@ -10,8 +10,8 @@
     never       used on no rank
     mean, seen  buffers, float64 and int64
 
-Weights and inputs are small integers in float64, and all layers are linear. Therefore the gradients
-are integers, and so are their means over 2, 3 or 4 ranks.
+With fine = 1, weights and inputs are small integers in float64. All layers are linear, so the
+gradients are integers, too, and so are their means over 2, 3 or 4 ranks.
 """
 
 from itertools import pairwise
@@ -30,8 +30,8 @@ FINE = 1 + 2.0**-20
 
 
 class Small(nn.Module):
-    """The model in the figure. Its weights depend on `seed`, so ranks that pass their own rank
-    begin with different weights. fine: all weights are multiplied by it."""
+    """The model in the figure. Its weights and buffers depend on `seed`, so ranks that pass their
+    own rank begin with different ones. fine: a factor of all weights and buffers."""
 
     def __init__(self, seed=0, fine=1):
         super().__init__()
@@ -55,10 +55,10 @@ class Small(nn.Module):
 class Chain(nn.Sequential):
     """Linear layers in float64. Backward passes a gate between each layer and the next.
 
-    forward   x (B, 3) -> layer 0 -> layer 1 -> layer 2 -> layer 3 (B, 7) -> added up to (B, 5)
+    forward   x (B, 3) -> layer 0 -> layer 1 -> layer 2 -> layer 3 (B, 7) -> folded to (B, 5)
     backward  layer 3 -> gate -> layer 2 -> gate -> layer 1 -> gate -> layer 0
 
-    At a gate, pass_one() is called.
+    At each gate, pass_one() is called.
     """
 
     def __init__(self, seed=0, fine=1):

@@ -1,8 +1,8 @@
 """Lab 1, section 13, bonus: outer_step(parameters, start, velocity, lr, momentum, group,
 all_reduce), which ends a round of DiLoCo.
 
-Each case has three rounds. Before each outer step, random numbers, which differ from rank to rank,
-are added to the parameters in place of the inner steps.
+Each case has three rounds. In place of the inner steps, random numbers that differ from rank to
+rank are added to the parameters before each outer step.
 """
 
 import torch
@@ -42,7 +42,7 @@ def script(make, case, group, show):
         with torch.no_grad():
             for i, p in enumerate(parameters):  # in place of this rank's inner steps
                 p += draw(100 * show.place + 10 * number + i, *p.shape).to(p)
-        # the answer gets copies of the lists, but the tensors themselves
+        # the answer gets an iterator and two copied lists, but the original tensors
         with show.during(f"round {number}") as run:
             lists = iter(parameters), [*start], [*velocity]
             run(make, *lists, lr, momentum, group, show.all_reduce)

@@ -2,8 +2,8 @@
 sent during backward.
 
 There are three models: the small one, a chain of layers with gates between them
-(lib/check/overlap.py), and one whose second bucket is complete before its first. The last two cases
-show what overlaps, because by then the gradients of all other cases are known to be right.
+(lib/check/overlap.py), and one whose second bucket is complete before its first. What overlaps is
+judged in the last two cases, because by then the other cases have shown that gradients are right.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ IN_TIME = {2: "sent after no_sync", 3: "sent after an error inside no_sync"}
 
 
 class Crossed(nn.Module):
-    """Layers that are not used in the order of their parameters. In backward, the second of three
-    buckets is therefore complete first.
+    """Layers that are not used in the order of their parameters. In the backward pass, the second
+    of three buckets is therefore complete first.
 
     forward   x (B, 3) -> first (B, 4) -> third (B, 4) -> second (B, 5)
     backward  second -> third -> gate -> first; buckets: third (16), second (20), first (12)
@@ -61,13 +61,13 @@ class Crossed(nn.Module):
 
 
 class Stopped(Exception):
-    """The error that leaves no_sync."""
+    """The error that is raised inside no_sync."""
 
 
 def script(make, case, group, show):
     """Two steps, or five in the case no_sync. There the second and the last step have three
-    micro-batches, of which two run inside no_sync; in the last step rank 0 has no third one. Before
-    the fourth step, an error leaves no_sync.
+    micro-batches, of which two run inside no_sync; in the last step rank 0 has no third one. At the
+    beginning of the fourth step, an error is raised inside no_sync.
     """
     chain, no_sync = case.what in (CHAIN, NO_SYNC), case.what == NO_SYNC
     kind = {CHAIN: models.Chain, NO_SYNC: models.Chain, CROSSED: Crossed}
@@ -151,8 +151,8 @@ def shown_of_messages(got, sizes, capacity, show):
 
 
 def show_turn(watch, show):
-    """Bucket 1 was complete first, and now bucket 0 is complete too, so both have to start. An
-    answer that starts neither of them fails elsewhere."""
+    """Called when bucket 0 is complete, after bucket 1, so that both have to start. An answer that
+    starts neither of them fails elsewhere."""
     with watch.changed:
         watch._until(lambda: len(show.calls) >= 2, watch._nobody_will_begin)
     got = [one.elements for one in show.calls]

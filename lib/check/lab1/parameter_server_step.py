@@ -2,9 +2,9 @@
 rank 0 holds the model.
 
 The optimizer uses momentum. The ranks begin with different parameters. Only rank 0's count, and the
-other ranks can get them only by the pull. The gradients of the first step are still in `.grad` when
-the second step begins. On four ranks there is a third step, in which the last rank has no rows and
-so no gradient.
+other ranks can get them only by the pull. There are two steps, or one on a single rank. The
+gradients of the first are still in `.grad` when the second begins. Four ranks do a third step, in
+which the last rank has no rows and therefore no gradient.
 """
 
 from dataclasses import replace
@@ -37,7 +37,7 @@ def trained(model):
 
 
 def script(make, case, group, show):
-    """A step does not send frozen parameters, so they are the same on all ranks from the start."""
+    """Frozen parameters are the same on all ranks from the start, because no step sends them."""
     rank, given = show.place, [] if group is None else [group]
     model, own = models.Small(0, models.FINE), models.Small(rank, models.FINE)
     for (_, p), (_, mine) in zip(trained(model), trained(own), strict=True):

@@ -2,8 +2,8 @@
 which order.
 
 The function is pure, so it runs in the kernel. The parameters have known sizes, and verdicts name
-them by their position in the forward pass: 0, 1, 2, ... There is exactly one right plan: each dtype
-has one open bucket, and a new one is opened only when the next gradient does not fit into it.
+them by their position in the forward pass: 0, 1, 2, ... There is exactly one right plan, in which
+each dtype has one open bucket until the next gradient of the dtype does not fit into it.
 """
 
 from collections import Counter

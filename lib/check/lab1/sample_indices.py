@@ -25,7 +25,7 @@ SIZES = {  # name: (n, N), where N divides n, or does not, or n < N
     for n, N in [(12, 4), (10, 4), (1000, 8), (5, 1), (3, 8), (1, 4)]
 }
 CASES = here(*SIZES)
-LARGE = CASES[2]  # two permutations of so many examples are not alike by chance
+LARGE = CASES[2]  # so many examples that two permutations are not alike by chance
 EPOCHS, SEEDS = (0, 1, 2), (0, 1)
 PARTS = (
     "a tensor", "no such example", "drawn anew", "alike", "twice on a rank", "the tail",
@@ -128,7 +128,7 @@ def _order(old, new):
 
 
 def _neighbours(ranks):
-    """{(a, b), ...} such that b comes directly after a on some rank."""
+    """{(a, b), ...}: the pairs in which b directly follows a on some rank."""
     return {pair for out in ranks for pair in itertools.pairwise(out)}
 
 
@@ -145,8 +145,8 @@ def _pure(make, n, N, drawn, show):
 
 @contextlib.contextmanager
 def _another_process():
-    """Within this context, hash() returns what it might return in another process, where only
-    numbers have the same hash."""
+    """Within this context, hash() returns what it might return in another process: only numbers,
+    and tuples of them, keep their hash."""
     here, numbers = hash, (int, float)
 
     def there(x):

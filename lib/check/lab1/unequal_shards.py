@@ -31,8 +31,8 @@ VALUES = ("a loss", "the loss", "w", "graph")
 
 
 def script(make, case, group, show):
-    """A rank without examples has a loss too, which is 0 and has a gradient of 0. At most 9999
-    examples have a loss other than 0, because otherwise float16 could not hold the sum."""
+    """A rank without examples has a loss too, which is 0 and has a gradient of 0. On each rank, at
+    most 9999 examples count, because otherwise float16 could not hold the sum."""
     counts, dtype = SHARDS[case]
     count, N, C = counts[show.place], case.world_size, sum(counts)
     w = show.give("w", torch.ones(3, dtype=dtype, device=backend.device()), learns=True)

@@ -39,8 +39,8 @@ OVER, STOPPED = "over", "a StopIteration"
 
 
 class Source:
-    """An iterable like a DataLoader, which is not an iterator itself; it also has no length. taken:
-    how many batches have been fetched from it."""
+    """An iterable that, like a DataLoader, is not an iterator itself. It has no length. taken: how
+    many batches have been fetched from it."""
 
     def __init__(self, count, rows):
         self.count, self.rows, self.taken = count, rows, 0

@@ -1,7 +1,7 @@
 """Lab 2's graded exercises, one file each, in the order of the notebook. The number is the section:
 
     balance.py           1  layers split into stages
-    relay_step.py        2  one batch through p ranks and back
+    relay_step.py        2  one batch forward through p ranks and back
     gpipe.py             3  all forwards, then all backwards
     one_f_one_b.py       4  warmup, steady, cooldown
     weight_stash.py      5  PipeDream: which weights a backward reads
@@ -13,8 +13,8 @@
 
 What they share:
 
-    schedules.py            cases of schedules; what is wrong with one, how much it keeps, how long
-                            it is idle
+    schedules.py            cases for schedules; what is wrong with a schedule, how much it keeps,
+                            how long it is idle
     on_ranks.py             executes a schedule and compares its gradients with the full batch's
     relay_cases.py          the cases of relay_step.py
 """

@@ -1,5 +1,5 @@
-"""Lab 2, section 1: balance(costs, p), which splits layers into stages so that the slowest stage is
-as fast as possible.
+"""Lab 2, section 1: balance(costs, p), which splits layers into p stages so that the slowest stage
+is as fast as possible.
 
     costs 2 2 2 1 1 1 1 4, p = 3      [0, 1, 2] [3, 4, 5, 6] [7]       the slowest stage takes 6
                                       [0, 1] [2, 3, 4, 5] [6, 7]       5, and no split is faster

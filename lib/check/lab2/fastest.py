@@ -5,8 +5,8 @@
                      way, on every level; the shortest on level 2; the shortest on level 3
 
 All times come from the simulator. The shortest makespans are stored in pipeline/puzzle.json, and
-students know them. Branch and bound (pipeline/shortest.py) has proved that nothing is shorter. Any
-lists that reach the shortest makespan are right.
+students know them. Branch and bound (pipeline/shortest.py) has proved that no makespan is shorter.
+Any lists that reach the shortest makespan are right.
 """
 
 from contextlib import suppress
@@ -28,7 +28,7 @@ from lib.pipeline.validate import ScheduleError
 
 OF_NAME = {f"level {number}": puzzle for number, puzzle in LEVELS.items()}
 CASES = here(*OF_NAME)
-# the ways to make the lists faster, one of which the hint suggests
+# ways to make the lists faster; a hint suggests one of them
 MOVES = ("an F in the wait", "W at once", "an action in the wait", "an exchange")
 HALF, THREE_QUARTERS = Fraction(1, 2), Fraction(3, 4)
 
@@ -78,7 +78,7 @@ def _advice(schedule, puzzle, time):
 
 def chain(schedule, puzzle):
     """The actions that determine the makespan, in order. Each begins as soon as the one before it
-    allows."""
+    has ended and, between ranks, its message has arrived."""
     run, dependencies = simulate(schedule, puzzle.times, puzzle.message), Dependencies(schedule)
     bars = {bar.action: bar for bar in run.bars}
     found = [max(run.bars, key=lambda bar: bar.end).action]
@@ -105,8 +105,8 @@ class Wait(NamedTuple):
 
 
 def next_move(schedule, puzzle):
-    """The Wait whose filling gives the shortest makespan, and the longest of them if there are
-    several; None if no wait can be filled."""
+    """The Wait whose filler gives the shortest makespan; the longest of these if there are several,
+    and None if no wait can be filled."""
     waits = []
     for last, then in pairwise(simulate(schedule, puzzle.times, puzzle.message).bars):
         i, begin, end = then.rank, last.end, then.start

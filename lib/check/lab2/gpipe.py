@@ -1,7 +1,7 @@
 """Lab 2, section 3: gpipe(p, m), all m forwards, then all m backwards.
 
-The forwards may run through the micro-batches in any order that is the same on all ranks, and the
-backwards in any other such order, because neither makes the pipeline slower.
+The forwards may take the micro-batches in any order that is the same on all ranks, and the
+backwards in another such order, because neither makes the pipeline slower.
 """
 
 from lib.check.causes import hints

@@ -3,10 +3,10 @@
     rank i has stages  i, i+p, i+2p, ...  p micro-batches through the first,
                                           the same p through the second, ...
 
-A schedule is right if it is not idle for longer, and does not keep more, than Megatron-LM's. The
-warmup of Megatron-LM's schedule is chosen for messages that take time. A shorter warmup with the
-same bubble, which is possible if messages take no time, is right as well. With v = 1 the schedule
-is 1F1B, because Megatron-LM's interleaved schedule requires v > 1.
+A schedule is right if it is idle no longer than Megatron-LM's and keeps no more. The warmup of
+Megatron-LM's schedule is chosen for messages that take time. A shorter warmup with the same bubble,
+which is possible if messages take no time, is right as well. With v = 1 the schedule is 1F1B,
+because Megatron-LM's interleaved schedule requires v > 1.
 """
 
 from lib.check.causes import hints
@@ -19,8 +19,8 @@ JOBS = [
     (2, 2, 2), (2, 4, 2), (3, 6, 2), (4, 8, 2), (2, 4, 3), (4, 8, 4), (1, 3, 2), (3, 3, 2),
     (3, 6, 1), (3, 4, 1), (4, 2, 1),
 ]  # fmt: skip
-# p does not divide m, and the micro-batches do not form m // p equal groups either; lib's own
-# function accepts other m that p does not divide, so those are not cases
+# Neither p nor m // p divides m. lib's own function accepts an m that p does not divide if m // p
+# does (so many equal groups), so such an m is no case.
 REFUSED = [(2, 5, 2), (3, 7, 2), (4, 9, 3)]
 # ordered=False: within a group the micro-batches may have any order that is the same on all ranks
 MEASURE = schedules.measure(interleaved, "FB", schedules.amounts, JOBS, REFUSED, ordered=False)

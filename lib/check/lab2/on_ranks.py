@@ -3,11 +3,11 @@ those of the full batch.
 
     rank          0    1    2    3
     p = 4         stage 0, 1, 2, 3                one pipeline
-    p = 2         stage 0, 1 | stage 0, 1         two pipelines that do the same
+    p = 2         stage 0, 1 | stage 0, 1         two identical pipelines
 
-This is the last claim, so only schedules that have passed all other claims get here. Their lists
-already exist, and the ranks receive them as data. The stages are small, in float64, and the last
-micro-batch has fewer rows than the others.
+This is the last claim, so only schedules that have passed all other claims are executed. Their
+lists already exist, and the ranks receive them as data. The stages are small, in float64, and the
+last micro-batch has fewer rows than the others.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from lib.pipeline.links import connect
 from lib.pipeline.stage import Pipeline
 
 WORLD = 4
-ROWS = 3  # of a micro-batch; the last one has one row less
+ROWS = 3  # of a micro-batch; the last micro-batch has one row less
 WIDTH = 4  # elements per row of a stage's input and output
 
 

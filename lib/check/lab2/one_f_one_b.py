@@ -4,8 +4,8 @@
 
 Only 1F1B passes: it is the one schedule that runs both kinds in order, has at most min(m, p-i)
 micro-batches in flight at stage i, and has a bubble no longer than GPipe's. Rank p-1 may keep only
-one micro-batch at a time, and may not be idle between its first action and its last, so it runs F B
-F B ... This fixes when the forwards and backwards of rank p-2 have to run, and so on up to rank 0.
+one micro-batch at a time and may not be idle between its first action and its last, so it runs F B
+F B ... That fixes when rank p-2 has to run its forwards and backwards, and so on down to rank 0.
 """
 
 from lib.check.causes import hints

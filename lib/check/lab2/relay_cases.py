@@ -4,9 +4,9 @@ different widths.
     tokens (B, 2) -- stage 0 --> (B, 2, 7) -- stage 1 --> (B, 2, 3)
                   -- stage 2 --> (B, 2, 6) -- stage 3 --> (B, 2, 5)
 
-The stages have outputs of different sizes, so a tensor that is sent in place of another stage's
-does not fit. Every group makes three steps, whose gradients add up. The second step has a smaller
-batch, and the third one uses the second's placeholder tensor again. Weights, activations and
+The stages have outputs of different sizes, so the output of one stage does not fit where that of
+another is expected. Every group runs three steps, whose gradients add up. The second step has a
+smaller batch, and the third one reuses the second's placeholder tensor. Weights, activations and
 targets are float64.
 """
 

@@ -2,8 +2,8 @@
 and back.
 
 The script shows what each stage receives, and every gradient. The placeholder that tells a rank
-which shape and dtype to receive is full of nan, and only the last rank has the target, so an answer
-that computes with values which its rank should not have is noticed.
+which shape and dtype to receive is filled with nan, and only the last rank has the target. The
+check therefore notices an answer that computes with values which its rank should not have.
 """
 
 import torch.nn.functional as F

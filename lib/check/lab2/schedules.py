@@ -12,10 +12,10 @@ keeps, and how long it takes. A schedule is data, so no ranks are needed.
     kept by rank 0, kept, idle                     no more, and no longer, than with lib's own
 
 If one of these does not hold, a text is shown under its name, in most cases the message of
-lib.pipeline's `validate`. Small pipelines come first, so that the printed lists are short. The
-first case comes twice in a row. A call that leaves something behind for the next one therefore
-fails in the second, where nothing else can be the cause. For the same reason, pipelines with fewer
-micro-batches than ranks come last.
+lib.pipeline's `validate`; `kept` and `idle` are numbers. The first pipelines are small, so that the
+printed lists are short. The first case comes twice in a row: a call that leaves something behind
+for the next one fails in the second, where nothing else can be the cause. Pipelines with few
+micro-batches come last, so that a mistake which only they reveal is not taken for another one.
 """
 
 import re
@@ -45,7 +45,7 @@ NEEDS = (
 )  # fmt: skip
 ALWAYS = ("lists", "missing", "deadlock")  # these are shown even if nothing is wrong
 KEPT = ("kept", *(f"kept by rank {rank}" for rank in range(8)))
-# the times for schedules with B, which takes twice as long as F, or as long as F
+# the times for schedules with B: it takes twice as long as F, or as long as F
 WHOLE = (UNIT, {"F": 1, "B": 1})
 HALVES = ({"F": 1, "I": 1, "W": 1}, {"F": 3, "I": 4, "W": 2})  # and for those with I and W
 WIDTH = 90  # characters of a line of the grid in a verdict
@@ -80,7 +80,7 @@ def judge(out, show, of, kinds, amounts, ordered=True, stages=1, placement=loop)
     """Show what is wrong with a schedule. of: (p, m), with v = `stages`, or (p, m, v).
 
     amounts: amounts(show, schedule, kinds, p, m) shows how much the schedule keeps and how long it
-        takes. It is called if the ranks can run the schedule.
+        takes. It is called only if the ranks can run the schedule.
     ordered: each stage has to run every kind in the order of the micro-batches.
     placement: as for `validate`.
     """
@@ -162,8 +162,8 @@ def described(out):
 
 
 def wrong(schedule, kinds, m, v=1, placement=loop):
-    """(name, text) of the first action that is wrong, or None. kinds: the kinds of action in this
-    exercise. The names are listed at the top of this file."""
+    """(name, text) of the first action that is wrong or missing, or None. kinds: the kinds of
+    action in this exercise. The names are listed at the top of this file."""
     every = [action for actions in schedule for action in actions]
     other = next((action for action in every if action.kind not in kinds), None)
     if other:
@@ -192,7 +192,8 @@ def wrong(schedule, kinds, m, v=1, placement=loop):
 
 
 def out_of_order(schedule):
-    """(name, text) of the first action that comes after one of a later micro-batch, or None."""
+    """(name, text) of the first action that comes after one of the same stage and kind with a later
+    micro-batch, or None."""
     latest = {}
     for rank, actions in enumerate(schedule):
         for action in actions:

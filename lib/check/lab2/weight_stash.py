@@ -4,9 +4,9 @@ update(change), called in PipeDream's order.
     stage 0 of p = 2     F0  F1  B0 u0  F2  B1 u1 ...
 
 A stash knows nothing about the other stages, so each stage is a case of its own. `change` gives
-every version different values, so we can find out which version a stash returns by comparing
-elements, bit for bit. The number of versions that exist is found by counting bytes, so it does not
-matter where they are stored.
+every version different values, so comparing the elements bit for bit shows which version a stash
+returns. The number of versions that exist is found by counting bytes, so it does not matter where
+they are stored.
 """
 
 import torch
@@ -33,7 +33,7 @@ UNUSED, UNREAD = "copied with nothing in flight", "copied unread"
 
 
 class Versions:
-    """A copy of every version of one stage's weights, and the bytes of one."""
+    """A copy of every version of one stage's weights, and the bytes of one version."""
 
     def __init__(self, show, weights):
         self.made, self.copies, self.most, self.done = show.made, [], (0.0, ""), []
@@ -45,8 +45,8 @@ class Versions:
             self.copies.append({name: w.clone() for name, w in weights.items()})
 
     def of(self, weights):
-        """The number of the newest version that has these values. If there is none, words that say
-        what the weights are instead."""
+        """The number of the newest version that has these values. If there is none, a text that
+        says what the weights are instead."""
         forms = _forms(weights)
         if forms != _forms(self.copies[0]):
             return f"{{{', '.join(map(': '.join, forms.items()))}}}" if forms else form_of(weights)
@@ -55,8 +55,8 @@ class Versions:
         return next((k for k in newest_first if same(self.copies[k])), NEVER)
 
     def held(self):
-        """How many versions are alive now. The largest number so far, and the calls after which it
-        was reached, are kept in `most`."""
+        """How many versions are alive now. `most` has the largest number so far, and the last calls
+        before it was reached."""
         held = self.made.alive() / self.bytes
         if held > self.most[0]:
             self.most = held, " ".join(self.done[-12:])

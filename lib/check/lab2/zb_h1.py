@@ -3,8 +3,8 @@ is delayed.
 
     idle time of a rank  (p-1)(F + I - W) if m >= p and W is the shortest of the three; in 1F1B it
                          is (p-1)(F + I + W)
-    kept                 min(m, p) micro-batches with F done and W not, which is the peak of 1F1B's
-                         rank 0
+    kept                 on every rank at most min(m, p) micro-batches with F done and W not, which
+                         is the peak of 1F1B's rank 0
 
 Any lists that stay within both, and run every kind in the order of the micro-batches, are right.
 """

@@ -15,13 +15,13 @@ from lib.check.lab2.on_ranks import gradients
 from lib.pipeline.actions import v_shape
 from lib.pipeline.schedules import zb_v
 
-# p, m; the cases with m < 2p-1 come last
+# p, m; the cases with m < 2p-1 come after most others
 JOBS = [(2, 3), (2, 4), (3, 5), (4, 8), (1, 4), (8, 16), (4, 4), (3, 1), (4, 2), (1, 1)]
 
 
 def _shown(show, schedule, kinds, p, m):
-    """Show how much the fullest rank keeps, because every rank may keep 2p, even if the same rank
-    keeps less in lib's own schedule. The idle time is shown only if m >= 2p-1."""
+    """Show only how much the fullest rank keeps, because every rank may keep as much as the fullest
+    in lib's own schedule. The idle time is shown only if m >= 2p-1."""
     fullest = max(range(p), key=lambda rank: schedules.most_kept(schedule[rank])[0])
     schedules.keeps(show, "kept", schedule, fullest)
     if m >= 2 * p - 1:

@@ -1,4 +1,4 @@
-"""Lab 3's graded exercises, one file each. In the order of the notebook, with the section:
+"""Lab 3's graded exercises, one file each, in the order of the notebook and with its sections:
 
     f_and_g.py              1  the mappings f and g
     linear_layers.py        2  column-parallel and row-parallel linear layers
@@ -12,8 +12,8 @@
 
 Two files are shared by several exercises:
 
-    groups.py        the groups of ranks; cases with two calls in flight over different groups; what
-                     all exercises on ranks have in common, such as the hints on groups
+    groups.py        the groups of ranks, cases with two calls in flight over different groups, and
+                     what all exercises on ranks have in common, such as the hints on groups
     sequence_cut.py  attention over a sharded sequence: the cases and the script of sections 17 and
                      18
 """

@@ -4,11 +4,11 @@ and g, reduce_from_group(x, group, all_reduce).
     f  x on all ranks  y = x          loss_r = sum of w_r y  dx = sum_r w_r  w_r differs by rank
     g  x_r on rank r   y = sum_r x_r  loss   = sum of w y    dx_r = w        w is the same on all
 
-In the case "beside a residual" x has two more uses, because the losses are w_r (y + x) and v_r x.
+In the case "beside a residual" f's x has two more uses: the losses are w_r (y + x) and v_r x.
 Autograd passes the same tensor w_r to y and to x. A backward that all-reduces it in place therefore
 also changes the gradient of the residual, and a hook on x itself would all-reduce the sum of all
 three gradients. In "transposed" neither x nor the gradient of y is contiguous. In "in evaluation"
-x does not require a gradient, and g still has to sum.
+x does not require a gradient, but g still has to sum.
 """
 
 from functools import partial
@@ -57,7 +57,7 @@ def script(x_differs, make, case, groups, show):
 def _exercise(reference, x_differs, on_all, *rows):
     more = *(Case(g.ALL, 24, what=what) for what in (*on_all, g.AT_ONCE)), Case(g.ALL, 0)
     cases = *(Case(ranks, 24) for ranks in g.GROUPS), *more
-    # y may be a copy of x: 192 bytes, and 288 in the second of two calls
+    # y may be a copy of x: 192 bytes, or 288 in the second of two calls
     measure = g.measure(partial(script, x_differs), reference, cases, slack={"alive": 600})
     return g.exercise(measure, ("f_and_g",), *rows)
 

@@ -5,10 +5,10 @@
                              calls, over different groups, and both forward passes run before
                              either backward pass
 
-The groups are tried in a fixed order, so a hint can conclude something from the first case that
-fails. Two ranks come first, then three and four, then a subgroup, in which a rank's number differs
-from its number in the world, and last a single rank. The hints on groups are therefore tried
-before an exercise's own hints, and the hints on what the ranks called are tried after them.
+In most exercises the plain cases run in the order of GROUPS: two, three and four ranks, then a
+subgroup, in which a rank's number differs from its global rank, and finally a single rank. A hint
+can therefore draw a conclusion from the first group on which an answer fails. The hints on groups
+are tried before an exercise's own, and the hints on what the ranks called are tried after them.
 """
 
 from dataclasses import replace
@@ -43,10 +43,10 @@ def measure(script, reference, cases, **options):
 
 
 def exercise(measure, families, *rows, leaves_out=FUNCTION, may_call=MAY_CALL, bonus=False):
-    """families: the sections of hints that this exercise shares with others. rows: the claims, in
-    which CALLS stands for the judge of the collectives that the ranks call."""
+    """families: the sections of hints that this exercise shares with others. rows: the claims;
+    CALLS in a row stands for the judge of the collectives that the ranks call."""
 
-    def first_on(members):  # the plain case on these ranks fails, and the cases before it passed
+    def first_on(members):  # the first case that fails is the plain one on these ranks
         plain = lambda case: (case.members, case.what) == (members, "")
         return s.in_case(measure.cases, plain, *s.SHAPES)
 
@@ -64,7 +64,7 @@ def exercise(measure, families, *rows, leaves_out=FUNCTION, may_call=MAY_CALL, b
 
 
 def groups(cases):
-    """{case: (a tuple of the groups of its calls, then two more groups of the same ranks, for the
+    """{case: (a tuple with the group of each call, then two more groups of the case's ranks for the
     recorders of two scripts)}"""
     mine = [dist.new_group(pair) for pair in PAIRS][dist.get_rank() // 2]
     of = lambda case, group: (group, mine) if case.what == AT_ONCE else (group,)
@@ -75,8 +75,8 @@ def groups(cases):
 
 
 def calls(show, groups):
-    """[(group, its size N, this rank's number in it, a suffix for names: "" for the first call and
-    ", the pair" for the second), ...]"""
+    """[(group, its size N, this rank's number in it, a suffix for names), ...]. The suffix is ""
+    for the first call and ", the pair" for the second."""
     if len(groups) > 1:
         show.allowed = [show.members, *PAIRS]
     return [
@@ -86,8 +86,8 @@ def calls(show, groups):
 
 
 def contiguous_only(collective, odd):
-    """The collective as the answer gets it. Each call with a tensor that is not contiguous adds a
-    sentence to the list `odd`."""
+    """`collective`, wrapped for the answer. Each call with a tensor that is not contiguous appends
+    a sentence to the list `odd`."""
 
     def given(tensor, *args, **named):
         if torch.is_tensor(tensor) and not tensor.is_contiguous():

@@ -1,8 +1,8 @@
 """Lab 3, section 2: column_parallel(x, linears, group, input_mapping) and row_parallel(x, linear,
 group, output_mapping).
 
-    columns    x (B, T, 5), replicated      three layers 12, 24 and 12 wide, the last without a bias
-    rows       x (B, T, 12/tp), sharded     a layer 5 wide, with and without a bias
+    columns    x (B, T, 5), replicated      three layers of widths 12, 24, 12; the last has no bias
+    rows       x (B, T, 12/tp), sharded     one layer of width 5, with or without a bias
 """
 
 from functools import partial
@@ -75,7 +75,7 @@ def rows(make, case, groups, show):
         mine = _drawn(case, *_tokens(case, of), D).chunk(N, -1)[rank]
         x = show.give(f"x{of}", mine, learns=True)
         bias = None if case.what == NO_BIAS else draw(3, NARROW)
-        bias = torch.zeros_like(bias) if N == 1 else bias  # zeros get a gradient, too
+        bias = torch.zeros_like(bias) if N == 1 else bias  # a bias of zeros still gets a gradient
         shard = Layer(_drawn(case, NARROW, D).chunk(N, 1)[rank], bias)
         layer = show.give(f"the layer{of}", shard, learns=True)
         ys.append(show.run(make, x, layer, group, to_all))

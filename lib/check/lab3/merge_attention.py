@@ -1,5 +1,5 @@
 """Lab 3, section 9: merge_attention(one, other), which computes attention over two sets of keys
-from the attention over each set."""
+from the results for each set."""
 
 import math
 
@@ -66,7 +66,7 @@ MEASURE = SideBySide(
 
 
 def _in(*kinds):
-    """Everything that is shown, in the cases whose names begin like this."""
+    """All values that the script shows, in the cases whose names begin with one of `kinds`."""
     cases = [case for case in MEASURE.runs() if case.what.startswith(kinds)]
     return ("fields", "out", "log_sum"), cases
 

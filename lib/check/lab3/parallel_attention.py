@@ -1,11 +1,11 @@
 """Lab 3, section 4: ParallelAttention(attention, group, column_linear, row_linear), a rank's heads.
 
 The unsharded attention has H = 4 tp query heads of width 2 and K = H or 2 tp key/value heads, so
-each rank has 4 query heads and 4 or 2 key/value heads.
+each rank has 4 query heads and 4 or 2 key/value heads. The two cases of UNEVEN have to be refused.
 
-An answer may name its parameters as it likes, and may fuse several layers into one. The check
-therefore sorts all elements by the value of the parameter before it compares the parameters and
-their gradients.
+An answer may choose the names of its parameters and may fuse several layers into one. The check
+therefore sorts the elements of the parameters by their values, and those of the gradients in the
+same order, before it compares them.
 """
 
 from functools import partial
@@ -22,13 +22,13 @@ from lib.training.model import Attention, Shape
 
 HEAD_DIM, B, T = 2, 2, 3
 FULL, KV_HEADS = "as many k/v heads", "2 key/value heads"
-# tp = 4 does not divide the number of heads, but it does divide the layers' widths
+# tp = 4 divides the widths of all layers, but not the 6 heads, nor the 2 key/value heads
 UNEVEN = {"6 heads": (6, 6), KV_HEADS: (8, 2)}
 CASES = (
     Setting(g.GROUPS[0], what=FULL), *map(Setting, g.GROUPS),
     *(Setting(g.ALL, what=what) for what in (FULL, g.AT_ONCE, *UNEVEN)),
 )  # fmt: skip
-SHARDS = (  # what a wrong module may have in place of its shard
+SHARDS = (  # what a wrong module may have instead of its shard
     "its shard among all ranks", "the full weight", "every tp-th head",
     "its shard along the other dim", "another rank's shard", "no element of its shard",
 )  # fmt: skip
@@ -37,7 +37,7 @@ NO_GRADIENT, SHARED = "parameters without a gradient", "parameters in shared mem
 
 
 def _attention(case, N, x):
-    """The unsharded attention, the same on all ranks, with weights of about 1/4."""
+    """The unsharded attention, the same on all ranks, with values of about 1/4."""
     heads, kv_heads = UNEVEN.get(case.what, (4 * N, 4 * N if case.what == FULL else 2 * N))
     made = Attention(Shape(2, T, 1, HEAD_DIM * heads, heads, kv_heads))
     for i, parameter in enumerate(made.parameters()):
@@ -58,7 +58,7 @@ def _linears(show):
 
 
 def _instead(attention, module, N, rank):
-    """{each of SHARDS: a sentence that names the first layer for which the module has this in place
+    """{each of SHARDS: a sentence that names the first layer for which the module has this instead
     of its own shard, or ""}"""
     found, parameters = dict.fromkeys(SHARDS, ""), [*module.parameters()]
     has = lambda t: any(p.shape == t.shape and p.equal(t) for p in parameters)
@@ -81,7 +81,7 @@ def _instead(attention, module, N, rank):
 
 
 def _in_order(x, parameters, of=lambda p: p.detach()):
-    """The elements of of(p) of all parameters p, concatenated and sorted by the parameters'
+    """The elements of of(p) for all parameters p, concatenated and sorted by the parameters'
     values."""
     flat = lambda tensors: torch.cat([x.new_empty(0), *(t.flatten() for t in tensors)])
     return flat(map(of, parameters))[flat(p.detach() for p in parameters).argsort()]

@@ -4,11 +4,11 @@ around a ring. sequence_cut.py has the cases and the script.
 All ranks together have n = 2BKTd elements of keys and values. They send:
 
     forward   every shard of k and v makes N-1 hops: (N-1) n elements
-    backward  the shards make the same hops again, and their gradients follow them until they reach
-              the rank that owns them, which are N-1 hops more: 2 (N-1) n
+    backward  the shards make the same hops again, and each shard's gradient makes N-1 hops to the
+              rank that owns the shard: 2 (N-1) n elements
 
-An answer whose ranks also send their own part of the gradients needs one hop more, which is
-(2N-1) n, and fails the check.
+If ranks also send their own part of the gradients, the gradients need one more hop. The ranks then
+send (2N-1) n elements, and the check fails.
 """
 
 import math
@@ -24,13 +24,13 @@ from lib.check.symptoms import P2P
 from lib.check.traffic import elements, ring
 from lib.tensor_parallel.ring_attention import ring_attention
 
-# the backward passes, as they are named in the ranks' logs
+# the cases, named like the sections of the ranks' logs for their backward passes
 BACKWARD = tuple(replace(case, what=f"{case.what}, {cut.BACKWARD}") for case in cut.PLAIN)
 LARGEST = "the largest tensor"
 
 
 def script(make, case, groups, show):
-    """The script of sequence_cut.py. It also measures the largest tensor that the answer makes."""
+    """The script of sequence_cut.py, which here also measures the largest tensor that is made."""
     watch, t = Footprint([torch.zeros(0, dtype=case.dtype)]), case.T // case.world_size
     steps = cut.script(make, case, groups, show, section=True)
     with watch:
@@ -47,8 +47,8 @@ def script(make, case, groups, show):
 
 
 def _room(case):
-    """How many bytes more than lib's own an answer may keep for backward: less than the other
-    ranks' k and v."""
+    """How many more bytes than lib's own an answer may keep for backward. In the case WHOLE it is
+    less than the other ranks' k and v need; in other cases there is no limit."""
     others = case.n - case.n // case.world_size
     return 8 * (others - 1) if case == cut.WHOLE else math.inf
 

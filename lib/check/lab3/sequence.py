@@ -4,7 +4,7 @@ and sum_gradients(parameters, group, all_reduce).
 
     G  x_r (B, T/N, D)  y (B, T, D)      S  x_r (B, T, D), partial  y_r (B, T/N, D)
 
-On every rank x is different, and so is the gradient of y.
+Both x and the gradient of y differ from rank to rank.
 """
 
 from functools import partial
@@ -26,8 +26,8 @@ MEMORY = {"memory": "all that is sent is counted, and nothing else makes anythin
 
 
 def mapping(has_all, make, case, groups, show):
-    """has_all: True for S, where x has all tokens and y has this rank's; False for G, where it is
-    the other way round."""
+    """has_all: True for S, where x has all tokens and y has those of this rank; False for G, where
+    it is the other way round."""
     losses, odd = [], []
     show.begin("forward")
     for group, N, rank, of in g.calls(show, groups):
@@ -53,10 +53,10 @@ TRAINED = [name for name in SIZES if name != "frozen"]
 
 
 def sums(make, case, group, show):
-    """weight has a gradient on every rank, bias only on even ranks, and unused on none. In the
-    second step rank 0 has no gradients, on the other ranks the weight's gradient is a transposed
-    tensor, and the frozen parameter still has a gradient from when it was trained. In the third
-    step the parameters come from an iterator."""
+    """weight has a gradient on every rank, bias only on even ranks, and unused on no rank. In the
+    second step, rank 0 has no gradients of trained parameters, the weight's gradient on the other
+    ranks is a transposed tensor, and the frozen parameter has a gradient, as if it had been trained
+    before. In the third step the parameters come from an iterator."""
     rank, ones = show.place, partial(torch.ones, dtype=torch.float64)
     model = {name: nn.Parameter((1 + rank) * ones(size)) for name, size in SIZES.items()}
     model["frozen"].requires_grad_(False)

@@ -1,12 +1,12 @@
 """Attention over a sequence that is sharded over the ranks: the cases and the script of
 ring_attention and ulysses_attention.
 
-    q (B, H, t, d), k and v (B, K, t, d)  of this rank's tokens, with the strides of split_heads
+    q (B, H, t, d), k and v (B, K, t, d)  of this rank's t tokens, with the strides of split_heads
     out (B, H, t, d)                      sharded like q; its gradient differs from rank to rank
 
-The layout is zigzag if attention is causal, and contiguous otherwise. One causal case assigns
-contiguous blocks to the ranks in a shuffled order, so that there are blocks in which a rank's
-queries see no keys. When two calls are in flight at once, the second has half the tokens and half
+The layout is zigzag if attention is causal, and contiguous otherwise. In one causal case the ranks
+have contiguous blocks in a shuffled order, so that some ranks' queries see none of another rank's
+keys. When two calls are in flight at once, the second has half the tokens and half
 the heads.
 """
 
@@ -25,8 +25,8 @@ SAY = "1, 2, 3, 4 ranks, a subgroup; 4 heads on 4, 2, 1"
 
 @dataclass(frozen=True)
 class Cut(Setting):
-    """T tokens over the case's ranks, H query heads and K key/value heads. n: the number of
-    elements of all ranks' k and v."""
+    """T tokens, sharded over the case's ranks, with H query heads and K key/value heads. n: the
+    number of elements in the k and v of all ranks together."""
 
     T: int = 0
     H: int = 0

@@ -2,10 +2,10 @@
 model's parameters.
 
 It is a pure function, so it runs without ranks. The model has grouped-query attention and an untied
-head, and no value occurs twice. There are three models to shard: this one; the same inside another
-model, where "out", "up" and "attention.q" occur in names but not at their end; and one in which k,
-q, v and an MLP's gate and up are fused. The fused model is also sharded without the argument
-`fused`. The results of all ranks are compared after the last rank's call.
+head, and no value occurs twice. There are three models to shard: this one; the same one inside
+another model, so that "out", "up" and "attention.q" also occur elsewhere in names than in the name
+of the layer; and one in which k, q and v, and the MLP's gate and up, are fused. The fused model is
+also sharded without the argument `fused`. All results are compared after the last rank's call.
 """
 
 import math
@@ -26,13 +26,13 @@ SHAPE = Shape(
 SHAPES = {name: p.shape for name, p in GPT(SHAPE).state_dict().items()}
 PREFIX = "group.token.output.up."
 MORE = {"blocks.0.attention.q.norm.weight": (24,), "blocks.1.mlp.up.low_rank.weight": (6, 4)}
-# sizes of the fused parts along dim 0; q, the largest, is neither first nor last
+# sizes of the fused parts along dim 0; q, which is larger than k and v, is between them
 FUSED = {"attention.kqv.weight": (12, 24, 12), "attention.kqv.bias": (12, 24, 12),
          "mlp.gate_up.weight": (36, 36)}  # fmt: skip
 MODELS = PLAIN, INSIDE, WITH_FUSED = "the model", "inside another", "with fused weights"
 UNKNOWN = "without `fused`:"
 SIZES = {f"{model}, tp={tp}": (model, tp) for model in MODELS for tp in (1, 2, 3, 6)}
-# the parameter that is made shorter by one in the dimension that is sharded
+# the parameter whose sharded dimension is made shorter by one
 ODD = {f"tp=2, odd {n}": n for n in ("blocks.1.mlp.up.bias", "blocks.1.attention.out.weight")}
 # tp=8 divides the 48 rows of k, q and v together, and q's 24, but not k's 12
 FUSED_K = "tp=8, fused k of 12 rows"
@@ -90,8 +90,8 @@ def _block_and_name(name):
 
 
 def _not_divided(what):
-    """The arguments of a call that has to be refused: (state, rank, tp), and `fused` if it is
-    given."""
+    """The arguments of a call that has to be refused: (state, rank, tp), or (state, rank, tp,
+    fused)."""
     tp, whole = REFUSED[what], dict(_whole(PLAIN))
     if what == FUSED_K:
         kqv = {n: x for n, x in _whole(WITH_FUSED).items() if n.endswith("kqv.weight")}

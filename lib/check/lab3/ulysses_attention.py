@@ -14,8 +14,8 @@ SENT = tuple(f"elements sent to other ranks {way}" for way in ("forward", cut.BA
 
 
 def script(make, case, groups, show):
-    """The script of sequence_cut.py. It also counts what a rank sends to the others; what it sends
-    to itself is free."""
+    """The script of sequence_cut.py, which here also counts the elements that a rank sends to other
+    ranks. What it sends to itself is not counted."""
     steps = cut.script(make, case, groups, show, all_to_all=show.all_to_all)
     next(steps, None)
     show(SENT[0], _leaving(show.calls))
@@ -43,7 +43,7 @@ EXERCISE = g.exercise(
     ("numbers exchanged", 2, "q, k, v and out, once each way; nothing else",
      *SENT, calls(MEASURE, nothing_else=False)),
     ("q, k and v left alone", 1, "", "arguments"),
-    may_call=(*MAY_CALL, "ulysses.forward", "ulysses.backward"),  # called by edits of lib's own
+    may_call=(*MAY_CALL, "ulysses.forward", "ulysses.backward"),  # for edited copies of lib's own
     leaves_out=cut.LEAVES_OUT | {
         "memory": "each rank has all tokens of some heads: what it makes of them is its own choice",
     },

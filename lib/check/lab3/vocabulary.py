@@ -1,11 +1,11 @@
 """Lab 3, section 5: vocab_parallel_embedding and vocab_parallel_cross_entropy, at the two ends of
 the model.
 
-Every row of the table is looked up, and two of them twice; every word is a target. The plain logits
-are so small that the loss is right even if the largest logit is not subtracted. With large logits
-it has to be, because exp(1000) is inf and exp(-1000) is 0. In the case "far apart" the largest
-logits of the ranks differ so much that only subtracting the largest over all ranks avoids both.
-Its tokens take turns:
+Unless only rank 0's words are used, the first call looks up every row of the table, two of them
+twice, and every word is a target. The plain logits are so small that the loss is right even if the
+largest logit is not subtracted. With large logits it has to be, because exp(1000) is inf and
+exp(-1000) is 0. In the case "far apart" the ranks' largest logits differ so much for some tokens
+that each rank has to subtract the largest logit of all ranks. It has four kinds of tokens:
 
     token   0, 4, 8      1, 5, 9        2, 6, 10                          3, 7, 11
     logits  about 1000   about -1000    one rank 1000, the others -1000   -1000 to 1000

@@ -1,4 +1,4 @@
-"""Lab 4's graded exercises, one file each. In the order of the notebook, with the section:
+"""Lab 4's graded exercises, one file each, in the order of the notebook and with its sections:
 
     rank_state_bytes.py   1  how many bytes of state one of N ranks stores at each ZeRO stage
     zero1.py              2  each rank updates its shard
@@ -10,7 +10,7 @@
     muon.py              14  a step in which each matrix has an owner; owners.py assigns them
     async_checkpoint.py  15  checkpoints that are written while training continues
 
-Their parts, and what they share:
+Parts of these exercises, and what several of them use:
 
     zero_models.py          what Zero1 and Zero2 train: a small model, or a chain with gates
     unit.py                 the first part of fsdp.py: a Unit method by method, and under lib's FSDP

@@ -1,11 +1,11 @@
-"""Lab 4, section 15: AsyncCheckpoint, which writes in the background. The check looks at the disk
-after every call.
+"""Lab 4, section 15: AsyncCheckpoint, which writes in the background. The check logs the operating
+system's calls and looks at the files:
 
     begin(11)  new threads and the disk are blocked until begin has returned and training has
                changed everything that begin was given
     begin(13)  the disk is blocked while step 12 is written, until a second file is opened or for a
                moment; only one file may be open, and only one copy of the state alive
-    begin(14)  the order in which the operating system is called
+    begin(14)  the operating system's calls have to be made in the right order
     begin(15)  the disk is full: wait() raises the error, the checkpoint of step 14 is still
                complete, and begin(17) works again
     begin(18)  the write fails with a RuntimeError, like those of torch.save: begin(19) raises it,
@@ -34,7 +34,7 @@ from lib.training.checkpoint.random_state import random_state
 PARTS = ("model", "optimizer", "random", "position")
 SAVED, LAST = ([f"the {which} {part}" for part in ("file", *PARTS)] for which in ("saved", "last"))
 FOLDER = ("fsync", "the folder")
-RULES = {  # if one is broken, a power failure can lose a checkpoint
+RULES = {  # so that a power failure loses no checkpoint, and the log contains every write
     "renamed": "{} was not written under another name (no step_*.pt) and then renamed",
     "in the folder": "a file was opened outside the folder of the checkpoints",
     "its open": "the file that was renamed to {} was not opened with self.open",
@@ -129,14 +129,14 @@ def file_of(step):
 
 
 def is_step(name):
-    """Would a run that resumes take it for a checkpoint?"""
+    """Would a run that resumes mistake a file of this name for a checkpoint?"""
     return Path(name).match("step_*.pt")
 
 
 def begins(saves, disk, show):
     """Does begin return while the disk is blocked, and does the file hold the state at the time of
     the call?"""
-    saves.wait()  # nothing has begun
+    saves.wait()  # no save has begun yet
     disk.gate.clear()
     disk.starts.clear()
     began = time.monotonic()
@@ -180,8 +180,8 @@ def one_at_a_time(saves, disk, show):
 
 
 def in_order(saves, disk, show):
-    """The right order is open, write, fsync, rename, fsync of the folder, remove. Which of them is
-    called too early, or not at all?"""
+    """The right order is open, write, fsync, rename, fsync of the folder, remove. Show which of
+    these calls was made too early, or not at all."""
     saves.position = 26
     disk.calls.clear()
     saves.begin(14)

@@ -1,14 +1,14 @@
-"""A folder whose disk can be blocked, and with it new threads. All calls of the operating system on
-its files are logged.
+"""A folder whose disk can be blocked, as can new threads. Opens, writes, fsyncs, renames and
+removals of files are logged; successive writes to one file are logged once.
 
     disk.gate.clear()    every open and every write waits
-    disk.starts.clear()  new threads wait before they run
+    disk.starts.clear()  new threads wait before they run, and so does every open and write
     disk.calls           [("open", "a.part"), ("write", "a.part"), ("fsync", "a.part"),
                           ("rename", "a.part", "a.pt"), ("fsync", "the folder"), ...]
 
 An fsync counts only if everything that was written to the file has been flushed. If a wait would
-never end, everything is unblocked after PATIENCE. The timeout of a join is shortened to half a
-MOMENT, so that an answer that gives up waiting is found out quickly.
+never end, everything is unblocked after PATIENCE. The timeout of a join is at most half a MOMENT,
+so that an answer that does not wait long enough is detected quickly.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from unittest import mock
 import torch
 
 PATIENCE = 5.0  # seconds after which a blocked call continues
-MOMENT = 0.15  # seconds: enough time for a wrong answer to go on too early
+MOMENT = 0.15  # seconds: long enough for a wrong answer to continue too early
 SYNONYMS = {"replace": "rename", "unlink": "remove"}  # of functions of os
 
 
 class Disk:
-    """A folder, the log of the calls on its files, and a gate at which every write waits. full: the
-    error that every write raises, or None; most: the largest number of files open at once; outside:
-    whether a file was opened in another folder."""
+    """A folder, the log of the calls on its files, and a gate at which every open and write waits.
+    full: the error that every write raises, or None; most: the largest number of files open at
+    once; outside: whether a file was opened in another folder."""
 
     def __init__(self, folder):
         self.folder, self.calls, self.full = Path(folder), [], None
@@ -44,7 +44,7 @@ class Disk:
         self.gate.set()
 
     def stands_still(self):
-        """Wait until both gates are open. If that takes longer than PATIENCE, open them."""
+        """Wait until both events are set. If one of them takes longer than PATIENCE, set both."""
         if not (self.starts.wait(PATIENCE) and self.gate.wait(PATIENCE)):
             self.go_on()
 
@@ -65,7 +65,7 @@ class Disk:
     @contextlib.contextmanager
     def watched(self):
         """Within this context os.fsync, os.replace and the like are logged, and new threads wait
-        for `starts`."""
+        for `starts`, except daemon threads that are not started from this one."""
         start, join = threading.Thread.start, threading.Thread.join
         main = threading.current_thread()
 

@@ -1,7 +1,7 @@
 """Lab 4, section 4: Unit, which gathers and frees parameters, and FSDP, which decides when.
 
-Each is judged with lib's version of the other: a Unit by itself and under lib's FSDP (unit.py), an
-FSDP with lib's Units, which are watched (fsdp_training.py).
+Each is judged with lib's version of the other. A Unit is run by itself and under lib's FSDP
+(unit.py), and an FSDP is run with lib's Units, which are watched (fsdp_training.py).
 """
 
 from functools import partial

@@ -9,8 +9,8 @@
     by_name      in SGD's cases layers are called with h as a keyword argument, and return {"h": h}
     tied         is used at both ends, and belongs to no layer
 
-The layers call `at` when they compute. All values are float64, and few of the sizes are divisible
-by 2, 3 or 4.
+The layers call `at` when they compute. All values are float64. The root's flat has 16 elements, and
+the sizes of the other flats are not divisible by 2, 3 or 4.
 """
 
 import torch
@@ -33,7 +33,7 @@ class Training(Setting):
         return 1 if self.what == ADAMW else 2
 
     def backwards(self, step):
-        """[[numbers of the micro-batches that go backward together], ...] of a step."""
+        """[[numbers of the micro-batches that share a backward pass], ...] of a step."""
         batches = range(step * self.k, (step + 1) * self.k)
         return [batches] if self.what == TWICE else [[number] for number in batches]
 
@@ -52,7 +52,7 @@ GROUPS_SAY = "4 ranks, groups of 3 and 2"
 
 class Layer(nn.Module):
     """h (B, D) -> h + gain (tanh(linear(h)) + branch(h)). Only layer 0 learns its gain, and only
-    layer 2 has a branch."""
+    layer 2 has a branch, which it uses if with_branch is true."""
 
     def __init__(self, index: int, by_name: bool) -> None:
         super().__init__()

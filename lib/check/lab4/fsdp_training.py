@@ -1,8 +1,8 @@
 """A training run with FSDP on a group of ranks, in which the units are watched.
 
     events  gather 0 | forward 0 | free 0 | gather 1 | forward 1 | free 1 | ...
-    rules   a unit is unsharded while it computes, with weights as new as its shards; in the end
-            all are sharded
+    rules   for example, a unit is unsharded while it computes, its weights are as new as its
+            shards, and in the end all units are sharded
 
 If a unit computes while it is sharded, the training stops there, because its parameters have no
 memory. In the first case of fsdp.py, the live bytes are counted in every layer.
@@ -44,7 +44,7 @@ EXCUSED = dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model
 
 
 class Stop(Exception):
-    """The training cannot go on."""
+    """The training cannot continue."""
 
 
 @lru_cache(1)
@@ -59,9 +59,9 @@ def holds(unit):
 
 
 class Watch:
-    """Watches from now on what one rank's FSDP does with its units. broken: {rule: how it was
-    broken, in words}.
+    """Watches what one rank's FSDP does with its units.
 
+    broken: {rule: how it was broken, in words}.
     counted: whether the live bytes are counted in every layer.
     """
 
@@ -164,7 +164,7 @@ class Watch:
 def trained(kind, case, group, show, watch=None):
     """A script: two steps, then a forward pass without a graph. watch: watch(show, fsdp) returns a
     Watch; None: nothing is watched."""
-    # each rank begins with other weights, and wrapping has to replace them with rank 0's
+    # each rank begins with different weights, which wrapping has to replace with rank 0's
     net = models.Net(seed=show.place, by_name=case.what == models.SGD)
     ways = (show.reduce_scatter, show.all_gather)
     with show.during("the model is wrapped", section=True) as run:

@@ -1,7 +1,7 @@
 """Lab 4, section 14: Muon, a step in which each matrix is updated by the rank that owns it; and
 `owners` (owners.py), which assigns matrices to ranks.
 
-Muon is given the assignment. A rank may own no matrix, and may have no gradient for some of them.
+Muon is given the assignment. A rank may own no matrix, and may have no gradient for some matrices.
 Newton-Schulz gives the same result for the sum of the gradients as for their mean, so both are
 right.
 """
@@ -18,7 +18,7 @@ from lib.check.side_by_side import SideBySide
 from lib.zero import muon
 
 SHAPES = ((3, 4), (5, 2), (4, 4), (2, 3), (1, 6), (5, 2))
-# the owners, modulo N. The last of 4 ranks owns none, and rank 0 owns two of one shape
+# the owners, modulo N. The last of 4 ranks owns none, and rank 0 owns two of the same shape
 OWNED_BY = 2, 0, 2, 1, 0, 0
 LR, MOMENTUM, DECAY, STEPS = 2.0**-6, 0.95, 0.125, 2
 NO_GRADIENTS = "rank 0 without gradients"
@@ -86,7 +86,7 @@ def _noted_updates(answer, matrices, show):
 
 
 def _in_turn(ops, updates):
-    """What keeps owners from working at the same time, in words."""
+    """A sentence that says why the owners cannot work at the same time; "" if they can."""
     for at in sorted(updates, reverse=True):
         ops.insert(at, "update")
     in_order = ops == sorted(ops, key=ORDER.index)

@@ -1,7 +1,7 @@
 """Lab 4, section 14: owners(costs, N), the rank that owns each matrix.
 
-An assignment is right if the load of its busiest rank is at most 5 % above that of lib's, which is
-the lowest possible in all of these cases.
+An assignment is right if its busiest rank has at most 5 % more load than the busiest rank of lib's
+assignment, which has the lowest possible load in all of these cases.
 """
 
 from lib.check.cases import form_of
@@ -11,7 +11,7 @@ from lib.check.left_out import LEAVES_OUT, NO_TENSORS
 from lib.check.side_by_side import SideBySide, here
 from lib.zero import muon
 
-# the cost of a layer's square matrix; one that is four times as long costs three times as much
+# the cost of a square matrix; a matrix that is four times as long costs three times as much
 D = 6
 
 
@@ -39,7 +39,7 @@ def script(make, case, show):
     costs, N = SIZES[case.what]
 
     def asked():
-        show.run(make, [10**6], N)  # the next call must not depend on this
+        show.run(make, [10**6], N)  # the next call must not depend on this one
         return show.run(make, [*costs], N)
 
     owner, then = asked(), asked()

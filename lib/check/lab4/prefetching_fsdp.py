@@ -1,10 +1,10 @@
 """Lab 4, section 10: PrefetchingFSDP, which gathers each unit while the one before it computes.
 
-    started 1 | forward 0 ... | waited 1 | started 2 | forward 1 ...          events, no times
+    started 1 | forward 0 ... | waited 1 | started 2 | forward 1 ...
 
-A gather that was started before a unit computes, and that has not been waited for yet, can overlap
-with the computation, on any machine and under any load. In the first case the script calls prefetch
-and wait_for_unshard by hand; in the others it trains.
+The check judges events, not times, so its result does not depend on the machine or its load. A
+gather that was started before a unit computes, and that has not been waited for yet, can overlap
+with the computation. In the first case the script calls methods by hand; in the others it trains.
 """
 
 from functools import partial
@@ -31,7 +31,7 @@ HAND = ("gathers begun", "gathers waited for", "attached", "in self.gathers", "t
 
 class AheadWatch(training.Watch):
     """A Watch that also sees what runs in the background. works: {unit: [its gathers since its
-    memory was freed]}, in the order in which they began; waited: those that were waited for."""
+    memory was freed]}, in the order in which they began; waited: the works that were waited for."""
 
     rules = (*training.RULES, *WAITED, *AHEAD, EARLY)
 
@@ -100,7 +100,8 @@ def script(make, case, group, show):
 
 
 def by_hand(kind, group, show):
-    """Call prefetch and wait_for_unshard in several orders. Unit 1 has two flats."""
+    """Call prefetch and wait_for_unshard in several orders, then before_forward(1) and
+    before_backward(1). Unit 1 has two flats."""
     net = models.Net(seed=show.place)
     ways = (show.reduce_scatter, show.all_gather)
     with show.during("the model is wrapped", section=True) as run:

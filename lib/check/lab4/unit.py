@@ -3,12 +3,12 @@
     flat 0    w (2, 3), b (3), s ()    n = 10
     flat 1    f (5)                    frozen
     flat 2    u (3)
-    turn 1    rank 0 uses only w and b, in the other turns nothing
+    turn 1    rank 0 uses only w and b; in the other turns it uses no parameter
     turn 2    the unit is unsharded twice, and the shards change in between
     turn 3    the unit is resharded before its gradients are reduced, as FSDP does
 
-The script reads a tensor only if all of it has memory, because reading freed memory would end the
-process.
+The script reads a parameter or a shard only if all of its elements have memory, because reading
+freed memory would crash the process.
 """
 
 from functools import partial
@@ -87,7 +87,8 @@ def by_itself(make, case, group, show):
 
 
 def _has_enough(wholes):
-    """Called before each collective: raise if a flat.full has memory, but too little."""
+    """Called before each collective. Raises MemoryError if a flat.full has too little memory, but
+    not if it has none."""
     for whole in wholes:
         got = whole.untyped_storage().nbytes()
         if got and not _has_memory(whole):
@@ -115,7 +116,7 @@ def _look(show, flats, wholes, state, unit):
         found["shard"][f"of flat {i}"] = _readable(flat.shard)
         found[".grad"][f"of shard {i}"] = flat.shard.grad
         for name, p in zip(SHAPES[i], flat.parameters, strict=True):
-            # what another tensor has not been filled with differs from run to run
+            # another tensor may be uninitialised, and its values then differ from run to run
             found["parameter"][name] = _readable(p) if is_same else None
             is_view = p.untyped_storage().data_ptr() == storage.data_ptr()
             found["views"][name] = "" if is_view or not p.numel() else f"{name} is no view"

@@ -22,7 +22,7 @@ SETUPS = {
 }  # fmt: skip
 CASES = tuple(SETUPS)
 ONE_BATCH = [case for case in CASES if models.SEVERAL not in case.what]
-# here the two halves of average_gradients() are also called by themselves, as Zero2 does
+# here the two halves of average_gradients() are also called separately, as in Zero2
 TAKEN_APART = CASES[1]
 SHARDS = (
     "elements given to make_optimizer", "elements of state", "calls of make_optimizer",
@@ -69,7 +69,7 @@ def script(make, case, group, show):
 
 def halves(model, zero, show):
     """Call flatten_gradients() and add_gradient(), the two halves of average_gradients()."""
-    flat = getattr(zero, "flats", [zero])[0]  # in lib's own, a flat has these methods
+    flat = getattr(zero, "flats", [zero])[0]  # in lib's Zero1, the flat has these methods
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.grad = torch.ones_like(parameter)

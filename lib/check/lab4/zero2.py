@@ -1,9 +1,9 @@
 """Lab 4, section 3: Zero2(zero.Zero1), which reduce-scatters gradients during backward.
 
 There are two models: a small one with tied, frozen and unused parameters, and a chain of layers
-whose backward pass goes through a gate after each layer. The gates hold each reduce-scatter for a
-while, which shows whether backward continues meanwhile. The buffers of gradients that are alive are
-counted.
+with a gate between every two layers. In the case CHAIN each reduce-scatter is held until backward
+has passed a later gate, which shows whether backward continues meanwhile. The gradient buffers that
+are alive are counted there, too.
 """
 
 import weakref
@@ -28,7 +28,7 @@ SETUPS = {
     )
 }  # fmt: skip
 CASES = tuple(SETUPS)
-# Bytes of a flat. It divides the small model into three flats, two of them with several parameters.
+# Bytes per flat. It splits the small model into three flats, two of them with several parameters.
 # Chains have a capacity of 1, so that each layer is a flat of its own.
 CAPACITY = 8 * 40
 NOTHING_SENT = "nothing had been sent when only the first layer's gradient was still missing"
@@ -66,7 +66,7 @@ def script(make, case, group, show):
 
 
 def train(setup, model, zero, batch, show):
-    """Run backward of a micro-batch, then average_gradients(). In CHAIN, backward has gates."""
+    """Run backward for a micro-batch, then average_gradients(). In CHAIN, backward has gates."""
     is_gated = setup == CHAIN
     buffers, watch = Buffers(zero.in_order), show.gated(models.GATES if is_gated else 0)
     if is_gated:

@@ -1,16 +1,16 @@
 """The models that Zero1 and Zero2 train in a check, and their batches.
 
 Small is linear and has tied, frozen and unused parameters. Its values are integer multiples of a
-number that float32 cannot represent. A rank uses its branch in every other step.
+number that float32 cannot represent. A rank uses the branch for half of its micro-batches.
 
-The backward pass of a Chain goes through a gate after each layer, where zero2.py looks at what is
-sent:
+The backward pass of a Chain goes through a gate between every two layers, where zero2.py looks at
+what is sent:
 
     forward    layer 0 -> gate -> layer 1 -> gate -> ... -> layer 4
     backward   layer 4 -> gate -> layer 3 -> gate -> ... -> layer 0  each layer a flat: 0, 1, ..., 4
 
-When backward reaches a gate, all gradients of the layer that it has just left are accumulated, and
-their hooks have run.
+When backward reaches a gate, the gradient of the layer that it has just left has been accumulated,
+and its hook has run.
 """
 
 from dataclasses import dataclass
@@ -134,8 +134,8 @@ class Made:
     """A make_optimizer that remembers what it made: `count` optimizers, the last of which is
     `optimizer`.
 
-    steps: the number of steps of all of them; norm: of the mean gradient, over all ranks, before
-    the last step.
+    steps: the number of steps of all of them; norm: the norm of the mean gradient, over all ranks,
+    before the last step.
     """
 
     def __init__(self, name):
@@ -200,6 +200,6 @@ def show_gradients(show, model, made):
 
 
 def slack(case):
-    """How many bytes an answer may keep beyond lib's: those of three shards, because a shard, its
-    gradient and what was sent last may be separate tensors."""
+    """How many more bytes than lib's an answer may keep: those of three shards, because a shard,
+    its gradient and what was sent last may be separate tensors."""
     return 3 * torch.float64.itemsize * padded_size(case.n, case.world_size) // case.world_size

@@ -1,4 +1,4 @@
-"""Lab 5's graded exercises, one file each. In the order of the notebook, with the section:
+"""Lab 5's graded exercises, one file each, in the order of the notebook and with its sections:
 
     gates.py              2  the gates of Switch, of top-k routing and of GShard
     assign_slots.py       3  which (token, expert) pairs get one of an expert's slots
@@ -9,12 +9,12 @@
     hide_exchange.py     12  exchanges that overlap with computation; with start_exchange.py
     dropless_experts.py  13  no capacity: groups of unequal length, and a grouped GEMM
 
-Their parts, and what they use:
+Parts of these exercises, and what they use:
 
     exchange_tokens.py       the first part of expert_parallel.py
     start_exchange.py        the first part of hide_exchange.py
-    later.py                 works that run as late as possible, and a simulated clock, for
-                             hide_exchange.py
+    later.py                 works that run as late as possible, and a simulated clock, for both
+                             parts of hide_exchange.py
 """
 
 __all__ = [

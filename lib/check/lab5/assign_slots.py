@@ -17,8 +17,8 @@ FIELDS = ("token", "expert", "slot", "weight")
 
 
 def _drawn(seed, n, E, k, minus_one=0):
-    """Random choices, more often of experts with a low index. Of every `minus_one` tokens, one has
-    -1 as its last choice."""
+    """Random choices that favour experts with a low index. One of every `minus_one` tokens has -1
+    as its last choice; if minus_one is 0, none has."""
     likes = draw(seed, n, E) - 0.5 * torch.arange(E)
     rows = likes.sort(dim=1, descending=True).indices[:, :k].tolist()
     return [
@@ -98,8 +98,8 @@ def script(make, case, show):
 
 
 def _misshapen(routing, dtype):
-    """A sentence about the first column of a wrong form, or "". Each has as many elements as
-    `token`; weight has this dtype, and the others are int64."""
+    """A sentence about the first column that has a wrong form, or "". Every column needs as many
+    elements as `token`; `weight` needs this dtype, and the others int64."""
     m = len(routing.token) if torch.is_tensor(routing.token) and routing.token.dim() else 0
     for field in FIELDS:
         want = torch.empty(m, dtype=dtype if field == "weight" else torch.int64)

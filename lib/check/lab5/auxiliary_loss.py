@@ -18,7 +18,7 @@ def _softmax(n, E):
     return draw(n + E, n, E).softmax(-1)
 
 
-# With 1, 2, 8 or 16 tokens f is exact, even in float32, in which torch divides integers.
+# With 1, 2, 8 or 16 tokens f is exact even in float32, which torch uses to divide integers.
 SETS = {  # name -> probabilities, first choices; None: the most probable
     "8 tokens, 3 experts, f = 5/8 2/8 1/8": (TENTHS.double() / 10, None),
     "16 tokens, 5 experts, the best is chosen": (_softmax(16, 5), None),

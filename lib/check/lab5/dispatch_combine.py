@@ -2,7 +2,7 @@
 rows to tokens.
 
 There are tokens with three, two, one and no pairs, and in the first two routings the last token has
-none. The weights of a token do not add up to 1.
+no pair. The weights of a token do not add up to 1.
 """
 
 import torch
@@ -17,7 +17,7 @@ from lib.moe import Routing
 
 
 def _routing(token, expert, slot, unweighted=()):
-    """unweighted: the pairs whose weight is 0. It still has a gradient."""
+    """unweighted: the pairs whose weight is 0. These weights still get a gradient."""
     numbers = [torch.tensor(values, dtype=torch.int64) for values in (token, expert, slot)]
     weight = 0.1 + 0.8 * draw(len(token), len(token)).sigmoid()
     weight[list(unweighted)] = 0

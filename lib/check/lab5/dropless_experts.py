@@ -1,5 +1,5 @@
 """Lab 5, section 13, bonus: grouped_mm(rows, weights, counts), and dropless(x, choice, n_experts,
-experts, group, all_to_all), which sends every token through all the experts that it asks for.
+experts, group, all_to_all), which sends every token through all the experts that it has chosen.
 
 The two are judged separately: the experts that dropless is given use lib's grouped_mm.
 """
@@ -50,7 +50,8 @@ def grouped(make, case, show):
         leaves = [x.requires_grad_() for x in given]
         with Footprint(leaves) as footprint, count_products() as factors:
             make(*leaves, torch.tensor(counts)).sum().backward()
-        # at most 3 m D F in forward and backward, and the largest of rows, weights and result
+        # forward and backward together need 3 m D F multiply-adds, and no tensor that is larger
+        # than rows, weights and the result
         show("multiply-adds", multiply_adds(factors), at_most=True)
         show("numbers in the largest tensor", footprint.largest, at_most=True)
 
@@ -78,7 +79,7 @@ ANY, SOME_IDLE, NOBODY, ONE, NO_TOKENS = (
 
 class Crowd(NamedTuple):
     """each: experts per rank. k: choices per token. tokens: how many tokens ranks 0, 1, 2 and 3 of
-    the group have."""
+    the group have in the first call."""
 
     what: str
     each: int = 2
@@ -101,14 +102,14 @@ CASES = tuple(CROWDS)
 
 
 def _chosen(crowd, seed, n, E):
-    """The experts that a rank's tokens ask for, (n, k); -1 stands for no expert."""
+    """The experts that a rank's tokens choose, (n, k); -1 stands for no expert."""
     if crowd.what == ONE:
         return torch.full((n, 1), E - 1)
     liking = draw(seed, n, E)
     liking[:, 1::2] -= 100.0 * (crowd.what == SOME_IDLE)  # experts 1, 3, 5, ... get no tokens
     chosen = liking.argsort(1, descending=True)[:, : crowd.k]
-    # one token asks for the last expert, because otherwise a bincount would be too short, which
-    # SOME_IDLE tests
+    # the last token chooses the last expert, so that a bincount without minlength is long enough;
+    # SOME_IDLE is the case in which it is too short
     if crowd.what in (ANY, NOBODY):
         chosen[-1:] = torch.arange(E - 1, E - 1 - crowd.k, -1)
     if crowd.what == NOBODY:

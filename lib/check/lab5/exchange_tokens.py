@@ -1,8 +1,8 @@
 """Lab 5, section 6: exchange_tokens(routed_tokens, send_counts, receive_counts, group, all_to_all),
 which sends each routed token to its rank, and its gradient back.
 
-In some cases a second exchange is in flight when backward begins. It either sends the rows back
-home, or sends other rows within a smaller group.
+In two cases a second exchange follows before backward begins. It sends either the same rows back to
+the ranks that they came from, or other rows within a smaller group.
 """
 
 from lib.check.cases import Setting
@@ -30,8 +30,8 @@ LISTS = "arguments, the lists after backward"
 
 
 def given(case, show, N, rank, of):
-    """(a rank's routed tokens, [rows to each rank], [rows from each]). of: what the names of a
-    second exchange end in. The rows of a pair have another width."""
+    """(a rank's routed tokens, [rows to each rank], [rows from each rank]). of: the suffix of the
+    names in a second exchange. The rows of a pair of ranks have another width."""
     counts = COUNTS.get(case.what, UNEVEN)
     send, receive = counts[rank][:N], [counts[i][rank] for i in range(N)]
     x = draw(100 * N + 10 * rank + 5 * bool(of) + case.again, sum(send), D - of.endswith("pair"))
@@ -59,12 +59,12 @@ def script(make, case, groups, show):
     show.begin("backward")
     show.backward(*ys)
     show_sent(show, "backward")
-    show(LISTS, str(lists))  # backward has used them, too
+    show(LISTS, str(lists))  # after backward, which also uses them
 
 
 def show_sent(show, way):
-    """How many elements this rank has sent the others, in as many messages as it likes, and whether
-    it called all_to_all for rows at all."""
+    """Show how many elements this rank has sent to other ranks, in any number of messages, and
+    whether it called all_to_all for rows at all."""
     sent, called = {"of rows": 0, "of counts": 0}, False
     for call in (one for one in show.all_calls if one.phase == way):
         is_rows = call.dtype.is_floating_point

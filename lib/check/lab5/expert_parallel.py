@@ -49,8 +49,8 @@ SETUPS = {
     "two calls, then backward": Setup(2, TOP_2, 1.0, ((5, 3, 4, 6), (2, 7, 0, 3))),
 }
 ONE, TWO, DROPS, SIX, TO_ONE, NOBODY, TWICE = SETUPS
-# The first case has all ranks, so it shows wrong counts. The second, on a smaller group, shows that
-# the group is not passed on.
+# The first case has all ranks, so it detects wrong counts even if the group is not passed on. The
+# second, on a smaller group, shows whether it is.
 CASES = tuple(
     Setting(members, what=what)
     for members, what in (
@@ -85,7 +85,7 @@ def script(make, case, group, show):
 
 
 def _looked_at(show, run, rows):
-    """Call run(rows). Returns its result, or `rows` if combine could not use the result."""
+    """Call run(rows). Return its result, or `rows` if combine could not use the result."""
     out = run(rows)
     fits = form_of(out) == form_of(rows)
     told = f"`run` returned {form_of(out)}, expected {form_of(rows)}"
@@ -94,7 +94,7 @@ def _looked_at(show, run, rows):
 
 
 def forward_of(layer, calls, show, *shape):
-    """The layer's output for this rank's tokens, for each call. shape: dimensions before (n, D)."""
+    """[the layer's output for this rank's tokens in each call]. shape: dimensions before (n, D)."""
     ys = []
     for number, n in enumerate(of[show.place] for of in calls):
         x = 0.6 * draw(100 + 10 * number + show.place, *shape, n, D)
@@ -105,7 +105,8 @@ def forward_of(layer, calls, show, *shape):
 
 
 def backward_of(layer, ys, show):
-    """Run backward, and show the parameters' gradients, too. No gradient counts as zeros."""
+    """Run backward, and show the parameters' gradients, too. A missing gradient is shown as
+    zeros."""
     show.begin("backward")
     show.backward(*ys)
     show_sent(show, "backward")

@@ -22,7 +22,7 @@ def _logits(n, n_experts, seed=0):
 
 
 def _uniform(n):
-    """n different numbers in [0, 1), in no order."""
+    """n different numbers in [0, 1), not sorted."""
     return (torch.arange(n, dtype=torch.float64) * 0.6180339887498949 + 0.05) % 1
 
 

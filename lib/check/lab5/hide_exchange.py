@@ -24,7 +24,7 @@ from lib.check.tensors import draw
 from lib.moe import Choice
 
 ENOUGH = 0.8  # the share of the exchanges' time that has to be hidden
-TOKENS = {  # how many ranks 0, 1, 2 and 3 of the group have, for each call
+TOKENS = {  # how many tokens ranks 0, 1, 2 and 3 of the group have, for each call
     "2 experts a rank": ((6, 3, 4, 7),), "drops, a rank without tokens": ((5, 8, 0, 11),),
     "no tokens": ((0, 0, 0, 0),), "one token": ((1, 1, 1, 1),),
     "two calls, then backward": ((5, 3, 4, 6), (2, 7, 0, 3)),
@@ -50,7 +50,7 @@ def _even_gate(logits):
 
 
 class _Expert(nn.Module):
-    """tanh(x w), which takes one second per row on the clock."""
+    """tanh(x w). It takes one second per row on the clock, in forward and again in backward."""
 
     def __init__(self, seed, clock):
         super().__init__()

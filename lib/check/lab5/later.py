@@ -1,5 +1,5 @@
-"""A `start` for answers. The works that it starts run as late as possible, and a simulated clock
-says when they would have run.
+"""A `start` that is given to answers. The works that it starts run as late as possible, and a
+simulated clock computes when they would have run.
 
     start(A)  start(B)   compute  A.wait()   the answer
                                   A runs     as late as possible, so changing what A sends is caught
@@ -7,8 +7,8 @@ says when they would have run.
                                              computing moves the clock, too
 
 Nothing runs concurrently here, and no time is measured. `Clock` computes when everything would have
-happened, at one second per row. The share that is hidden therefore depends only on the order of
-start, compute and wait, and is the same on any machine.
+happened, at one second per row. The share that is hidden therefore depends only on the numbers of
+rows and on the order of start, compute and wait, and is the same on any machine.
 """
 
 from functools import partial
@@ -34,7 +34,7 @@ class Clock:
         self.now += seconds
 
     def sends(self, seconds):
-        """Begin a message. Returns the time at which it arrives."""
+        """Send a message as soon as the wire is free. Returns the time at which it arrives."""
         begin = max(self.now, self.wire_free)
         self.wire_free = begin + seconds
         self.messages.append((self.phase, begin, self.wire_free))
@@ -69,8 +69,8 @@ class Starter:
 
 
 class Late:
-    """Like `collectives.Work`, but it runs only when it is waited for, after all works that were
-    started before it."""
+    """Like `collectives.Work`, but it runs only when it, or a work that was started later, is
+    waited for. Works run in the order in which they were started."""
 
     def __init__(self, starter, fn, arrives):
         self.starter, self.fn, self.arrives = starter, fn, arrives

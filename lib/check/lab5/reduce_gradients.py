@@ -33,7 +33,7 @@ TWO_TWO = CASES[1]
 
 
 def sizes(case):
-    """dp, ep."""
+    """[dp, ep] of a case."""
     return [int(one.split()[1]) for one in case.what.split(", ")[:2]]
 
 
@@ -68,7 +68,7 @@ class Net(nn.Module):
     first, again  tied, with one gradient       frozen     not trained; nor are the last biases of
                                                            MoE layer 1's experts
     branch        no gradient on odd ranks      idle       no gradient on any rank
-    moe_layers    two, of 4 experts each; layer 1's have no gradients on ranks 2 and 3
+    moe_layers    two, with 4 experts each; those of layer 1 have no gradients on ranks 2 and 3
     """
 
     def __init__(self, ep_group, with_experts):
@@ -90,7 +90,7 @@ class Net(nn.Module):
 
 
 def made_up(case, number, name, parameter, rank, step):
-    """The gradient of this rank for parameter `number`, or None if it has none."""
+    """The gradient that parameter `number` gets on this rank, or None."""
     idle_here = case.what == NOTHING and rank == 1
     if not parameter.requires_grad:
         is_old = name == "frozen.weight" and not idle_here
@@ -110,7 +110,7 @@ def script(make, case, groups, show):
     show.allowed = [case.members, groups.copies]
     net, rank = Net(groups.ep, case.what != NO_EXPERTS), show.place
     for number, parameter in enumerate(net.parameters()):
-        # different on each rank, which shows if the parameters are averaged and not their gradients
+        # different on each rank, so that averaging parameters instead of gradients is detected
         parameter.data = 0.3 * draw(number, *parameter.shape) + rank
     ids = {id(p) for p in expert_parameters(net)}
     name_of = lambda p: FROZEN if not p.requires_grad else EXPERTS if id(p) in ids else OTHERS

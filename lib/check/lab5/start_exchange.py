@@ -1,10 +1,11 @@
 """Lab 5, section 12: start_exchange(routed_tokens, send_counts, receive_counts, group, all_to_all,
-start) -> wait, an exchange in two halves, each of which is the other's backward.
+start) -> wait, an exchange in two halves: the backward of wait() starts the exchange of the
+gradients, and the backward of start_exchange waits for it.
 
-The cases are those of exchange_tokens. The works that the answer gets end as late as possible
-(later.py), so a buffer that is changed while it is in flight arrives wrong. Between start_exchange
-and wait(), and between their backward passes, the script counts how many exchanges have begun and
-how many are in flight.
+The cases are those of exchange_tokens, but with two exchanges of the same sizes at once instead of
+one back home. The answer's works run as late as possible (later.py), so a buffer that is changed
+while it is in flight arrives wrong. Between start_exchange and wait(), and between their backward
+passes, the script counts how many exchanges have begun and how many are in flight.
 """
 
 import torch
@@ -62,8 +63,8 @@ def script(make, case, groups, show):
     if show.wrong("what arrived"):
         return
     show.begin("backward")
-    odd.clear()  # of the tokens, which may be sent as they are
-    # the gradients of y arrive transposed, and so are not contiguous
+    odd.clear()  # what forward sent: tokens may be sent as they are
+    # the gradients of y arrive transposed, so they are not contiguous
     terms = [(draw(number, *y.t().shape).to(y) * y.t()).sum() for number, y in enumerate(ys)]
     show.backward(between + sum(terms))
     before, in_flight = seen.get("backward", (begun, 0))

@@ -1,4 +1,4 @@
-"""Lab 6's graded exercises, one file each. In the order of the notebook, with the section:
+"""Lab 6's graded exercises, one file each, in the order of the notebook and with its sections:
 
     mesh.py               1  coordinates, ranks, groups along axes
     average_over_mesh.py  2  which ranks a gradient is averaged over
@@ -12,9 +12,9 @@
     shares.py             8  bonus: a batch divided among ranks of unequal speed
     goodput.py            9  bonus: what failures cost a job, and how often to save
 
-What they share:
+What they use:
 
-    on_a_mesh.py              the meshes of 8 ranks, and the parameters on them
+    on_a_mesh.py              the meshes, most of 8 ranks, and the parameters on them
     choose_plan_jobs.py       the jobs for which choose_plan is called
     capstone_jobs.py          the capstone's jobs, the plans that it asks about, and what the cost
                               model predicts for them

@@ -1,8 +1,8 @@
 """Lab 6, section 2: average_over_mesh(sets, mesh, ends, all_reduce), on 8 ranks.
 
 In most cases the gradients are made by hand, so that the verdict can express a wrong one as a sum
-of the ranks' shares. In the last case they come from a real step of a GPT on pp=2 dp=2 tp=2. A
-wrong gradient in the list `sharded`, on rank 0 of pp=2 dp=2 tp=2:
+of multiples of the ranks' gradients. In the last case they come from a real step of a GPT on
+pp=2 dp=2 tp=2. An example of a wrong gradient in the list `sharded`, on rank 0 of pp=2 dp=2 tp=2:
 
     expected  1/2 of ranks 0 and 2        rank 2 has the same shard of the weight, and other rows
     got       1/2 of ranks 0, 1, 2 and 3  summed over tp too: rank 1 has another shard
@@ -57,7 +57,8 @@ def script(make, case, place, show):
 
 
 def of_ranks(got, libs, parts):
-    """`It is rank 0's; expected 1/2 of ranks 0 and 2's.`, where each is a sum of the ranks'."""
+    """`It is rank 0's; expected 1/2 of ranks 0 and 2's.`, for example; "" if it is right, or if one
+    of the two is not a sum of multiples of the ranks' gradients."""
     if libs is None or form_of(got) != form_of(libs) or torch.equal(got, libs):
         return ""
     told = [_sum_in_words(shares(one, parts) or {}) for one in (got, libs)]

@@ -5,13 +5,13 @@ chosen_plans() for four jobs (capstone_plans.py).
               256 GB200, 64 in one
     estimate  memory, seconds and MFU of given plans by the student's formulas. Memory has to be
               within 15 % and seconds within 20 % of the cost model's, and MFU within 10 % of the
-              one that follows from these seconds. For three published runs the seconds have to be
-              within 20 % of what was measured. Answers must not call the cost model
+              one that follows from the student's own seconds. For three published runs the seconds
+              have to be within 20 % of what was measured. Answers must not call the cost model
     costs     the two largest of five costs, for 17 of these plans, by the cost model's parts of a
               step; a cost may replace another that is larger by at most 3 % of the step
 
-An estimate that is near enough is shown as the expected value. Memory and seconds are those of
-`lib.cost`, with a stack that was fitted on published runs: of dense models, or of this mixture.
+An estimate that is near enough is shown as the expected value. The cost model is `lib.cost`, with a
+stack that was fitted on published runs of dense models or of this mixture.
 """
 
 from lib.calibration import predict

@@ -1,4 +1,5 @@
-"""The capstone's four jobs, the plans that it asks about, and what the cost model says of them."""
+"""The capstone's four jobs, the plans that it asks about, what the cost model predicts for them,
+and three published runs."""
 
 import functools
 from dataclasses import replace
@@ -20,7 +21,7 @@ STACK, EXPERT_STACK = stacks()[search.DEFAULT_STACK], stacks()["moe-zoo"]
 
 
 class Job(NamedTuple):
-    """What is to be trained on 256 GPUs, 512 sequences in a step, in bf16 with ZeRO-1."""
+    """What is to be trained, in bf16 with ZeRO-1. JOBS use 256 GPUs and 512 sequences per step."""
 
     model: Model
     gpu: GPU
@@ -76,7 +77,7 @@ def _published(what, source, row, metric):
 
 _LONG = replace(_MIXTURE, seq=4096)
 _TOKENS_PER_S = "qwen3-235b-a22b-GB200-256-BF16-gbs8192", "tokens_per_s_per_gpu"
-# published runs: {job: as in JOBS}, their plans, and how many seconds a step took
+# published runs as {name: Job}; below, their plans and how many seconds a step took
 RUNS = {
     "dense, H100, published": JOBS["dense, H100"],
     "mixture, H100, published": JOBS["mixture, H100"]._replace(model=_LONG),

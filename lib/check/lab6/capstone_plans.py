@@ -1,6 +1,6 @@
 """Lab 6, section 5, the capstone: chosen_plans(), which returns a plan with ZeRO-1 for each of four
-jobs. Each plan can be laid out, fits into memory, and takes at most 1.1 times as long as the best
-plan with ZeRO-1 that fits.
+jobs. It must be possible to lay out each plan on the GPUs. The plan has to fit into memory, and a
+step may take at most 1.1 times as long as with the best plan with ZeRO-1 that fits.
 
 Any plan with these properties is right. A Problem's fact `why` says what is wrong with a plan.
 """
@@ -52,7 +52,7 @@ def _measure(fn):
 
 
 def _judge(judged):
-    """A claim's judge, which calls judged(job, plan) -> Problem or None for every job."""
+    """A claim's judge: the first Problem that judged(job, plan) -> Problem or None returns."""
 
     @without_ranks
     def judge(seen):

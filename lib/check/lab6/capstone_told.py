@@ -36,9 +36,9 @@ def print_jobs():
 
 
 def print_published(estimate, plans):
-    """Print estimates of the published runs, then the bf16 runs of the mixture on 256 H100s to
-    which the cost model was fitted, and the estimate for the plan that `plans`, {job: Plan}, has
-    for the mixture, with the batch of these runs."""
+    """Print estimates of the published runs, next to what was measured. Then print the bf16 runs of
+    the mixture on 256 H100s to which the cost model was fitted, and the estimate for the mixture's
+    plan on H100 in `plans`, {job: Plan}, with the batch of these runs."""
     for (job, plan), measured in MEASURED.items():
         model, device, reached, _ = RUNS[job]
         seconds = estimate(model, plan, device, reached)[1]

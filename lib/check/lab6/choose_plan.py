@@ -61,7 +61,7 @@ def _misread(out):
 
 
 def _rules(plan, job):
-    """(rule, why) of those that are broken, in the order in which they are easily seen."""
+    """[(rule, why), ...] of the broken rules, the most obvious first."""
     tp, pp, dp, b = plan.tp, plan.pp, plan.dp, plan.micro_batch
     layers, heads, node = job.model.layers, job.model.heads, job.gpu.per_node
     more = [f for f in fields(Plan) if f.name not in CHOSEN and getattr(plan, f.name) != f.default]

@@ -7,9 +7,9 @@ for the memory and the seconds of a plan.
                                                                    t = tp with sequence
                                                                        parallelism, else 1
 
-In most jobs the plan that would be fastest is not allowed or does not fit, so an answer that
-forgets a rule chooses it. The last job is a real one, Llama 2 70B on 64 A100, with the costs of
-lib/cost/by_hand.py.
+In most of JOBS the plan that would be fastest is not allowed or does not fit, so an answer that
+forgets a rule chooses it. The last of JOBS is a real one, Llama 2 70B on 64 A100 GPUs, with costs
+from the formulas of lib/cost/by_hand.py.
 """
 
 from collections import namedtuple
@@ -74,7 +74,7 @@ def _real(name, device, gpus, batch):
     model, gpu_ = load(name), gpu(device)
 
     def seconds(plan):
-        # at half of the peak
+        # GPUs compute at half of their peak
         compute = 6 * model.parameters * model.seq * batch / (gpus * gpu_.bf16 / 2)
         sent = by_hand.plan_messages(model, plan)
         messages = sent["tp"] / gpu_.link + (sent["pp"] + sent["dp"]) / gpu_.nic
@@ -93,7 +93,7 @@ JOBS = [
     _job(10, 8, 8, 16, 32, (2, 4, 2)),  # pp = 4 does not divide the layers
     _job(12, 12, 4, 12, 20, (1, 4, 5)),  # dp = 3 does not divide the batch
     _job(8, 8, 8, 8, 20, (2, 1, 2)),  # dp = 4 divides the batch, but dp b = 8 does not
-    _job(4, 4, 8, 1, 1, (1, 1, 1)),  # there is one plan
+    _job(4, 4, 8, 1, 1, (1, 1, 1)),  # it is the only plan
     _job(24, 16, 8, 16, 64, (1, 1, 8), 400 * GB, 2 * GB, 60 * GB),  # it does not fit
     _job(24, 16, 8, 16, 64, (4, 2, 4), 100 * GB, 4 * GB, EDGE),  # it fits to the last byte
     _real("llama2-70b", "A100-80GB", 64, 512),
@@ -101,7 +101,7 @@ JOBS = [
 
 
 def _equally_fast(memory):
-    """A job in which the seconds of a plan depend on its micro-batch only, not on its degrees."""
+    """A job in which a plan's seconds depend only on its micro-batch, not on its degrees."""
     seconds = lambda plan: 5 + log2(plan.micro_batch)
     return Job(Model(8, 8), Device(1000 * GB, 8), 8, 16, memory, seconds)
 

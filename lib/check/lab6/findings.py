@@ -1,7 +1,7 @@
 """Lab 6, section 2, the hunt: findings(), which says what is wrong with each of ten jobs. The jobs
 are drawn with the seed that it returns.
 
-right   a Finding whose mistake, axis, step and evidence are all as drawn, or HEALTHY
+right   a Finding whose mistake, axis, step and evidence are all as drawn, or a correct HEALTHY
 points  for four, six and all eight mistakes; the two healthy jobs come last, because they can be
         guessed
 wrong   the job is run again, and the verdict says what in its Evidence contradicts the finding
@@ -26,7 +26,7 @@ FIELDS = {
     "mistake": tuple(MISTAKES), "axis": ("pp", "dp", "ep", "tp"), "step": range(STEPS),
     "evidence": KINDS,
 }  # fmt: skip
-SHOWS_IN = {  # where these mistakes may show first; all others do in a gradient
+SHOWS_IN = {  # where these mistakes may show first; all others show first in a gradient
     "one dropout seed": ("activation",),
     "the same data": ("input",),
     "local tokens": ("loss", "gradient"),
@@ -37,7 +37,7 @@ CHANGES = {
     "LayerNorm not summed": "replicated",
     "experts averaged over dp": "experts",
 }
-FEW = 2  # if at least so many of ten jobs are right, the seed must be, too
+FEW = 2  # if at least this many jobs are right, the seed must be right, too
 
 
 def _problem(why, text):
@@ -118,7 +118,7 @@ def _found(most):
 
 
 def against(finding, e) -> tuple[str, str]:
-    """What in the Evidence of its job contradicts a wrong finding: (a hint's name, in words)."""
+    """What in the Evidence of its job contradicts a wrong finding: (a hint's name, a text)."""
     places = [(step, kind) for step in range(e.steps) for kind in KINDS]
     off = {
         (step, kind): [what for k, what in e.quantities if k == kind and any(e.off(step, k, what))]
@@ -146,7 +146,7 @@ def against(finding, e) -> tuple[str, str]:
 
 
 def _of_gradients(mistake, off, step, e):
-    """The same for a finding in gradients, or None if they could come from its mistake. off: the
+    """The same for a finding in gradients, or None if the mistake could have caused them. off: the
     sets of gradients that are off."""
     sets, there = CHANGES.get(mistake), [what for kind, what in e.quantities if kind == "gradient"]
     if sets and off != [sets]:

@@ -1,12 +1,12 @@
 """Lab 6, section 9, bonus: job_mtbf, lost_share and best_interval, which say what failures cost a
 job, and how often to save.
 
-    job_mtbf       seconds between two failures of a job, from the failures that were counted in a
-                   job of another size
+    job_mtbf       seconds between two failures of a job, from the failures that were counted in
+                   another job, in most cases of another size
     lost_share     within 3 % of the share that is lost in a simulation of 10,000 failures
     best_interval  within 2 % of the interval that loses least
 
-Any formula or search that comes this near is right.
+Any formula or search is right if its result is within these tolerances.
 """
 
 from functools import cache
@@ -59,15 +59,14 @@ def _measure(reference, settings, show_number):
 
     return SideBySide(
         script, reference, cases, (goodput.__file__,), groups=None, excused=NO_TENSORS,
-        together=cases[-2:],  # the quickest ones if an answer searches
+        together=cases[-2:],  # the quickest cases for an answer that searches
     )  # fmt: skip
 
 
 @cache
 def _simulated(setting):
-    """The share that is lost in a simulation of 10,000 failures. It is cached when the reference
-    runs, which is first, because during an answer's run it would count as the answer's call of
-    lib."""
+    """The share that is lost in a simulation of 10,000 failures. The reference runs first and fills
+    the cache, because a simulation during an answer's run would count as a call by the answer."""
     return float(goodput.simulated(*setting)[0])
 
 

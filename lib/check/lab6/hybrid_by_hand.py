@@ -1,9 +1,9 @@
 """Lab 6, section 2: HybridByHand, a class that trains a GPT on a mesh, on 2 and on 8 ranks.
 
-    step 0    shows the loss and the norm of the gradient g. With a pipeline, g is clipped to
-              0.5 |g|. Without one the limit is 2 |g|, so it is not clipped
-    step 1    shows the update of step 0: whether g was scaled although it is short, or not scaled
-              although it is long, whether gradients were kept, and whether the copies of a
+    step 0    shows the loss and the norm of the gradient g. With a pipeline, max_norm is 0.5 |g|,
+              so g is clipped. Without one it is 2 |g|, so g is not clipped
+    step 1    shows whether the update of step 0 was right: whether g was scaled if, and only if, it
+              exceeded max_norm, whether gradients were left over, and whether the copies of a
               parameter differ
 
 We judge the updated parameters by losses and norms alone, because a wrong update of any parameter
@@ -31,7 +31,7 @@ from lib.cost.volume import step_volume
 from lib.hybrid import by_hand, local_batch, train
 from lib.hybrid.mesh import axes_of, sent_along
 
-# No axis has more than 2 ranks, so an all-reduce sends 2 n elements, whatever the algorithm.
+# No axis has more than 2 ranks, so an all-reduce sends 2 n elements in all with any algorithm.
 ALL_AXES = mesh_case(2, 2, 2, on_a_mesh.TURNED)
 CASES = (mesh_case(2, 1, 1), mesh_case(1, 2, 1), mesh_case(1, 1, 2), ALL_AXES)
 WORLDS = (2, 8)
@@ -79,7 +79,7 @@ def script(make, case, place, show):
         return hybrid.norm_over_mesh(*args, **named)
 
     batches = [[local_batch(x, mesh) for x in batch_of(ROWS, step)] for step in range(STEPS)]
-    # Step 1 shows the update with clipped gradients, and with gradients that are short enough.
+    # Gradients are clipped in cases with a pipeline, and short enough in those without one.
     max_norm = norm_of_step_0() * (SHORT if case.sizes["pp"] == 1 else CLIPPED)
     given = on_a_mesh.small_gpt(), mesh, batches[0][0], rows_of_microbatch(case), make_optimizer
     with show.during("making it", section=True) as run:
@@ -125,8 +125,8 @@ def section(run, case, method):
 
 
 def over_its_axes(runs):
-    """A judge: step 0 sends the expected number of elements along each axis. The fact `more` tells
-    whether it sends too many."""
+    """A judge: step 0 sends the expected number of elements along each axis, give or take FEW per
+    rank. The fact `more` says whether it sends too many."""
     for run, case, _ in seen(runs, MEASURE.of_world):
         sent, few = Counter(), FEW * case.world_size
         for method in ("backward", "clip", "step"):
@@ -145,7 +145,7 @@ def over_its_axes(runs):
 
 
 def in_micro_batches(runs):
-    """A judge: on pp=2 the largest message between stages has the b rows of one micro-batch."""
+    """A judge: on pp=2 the largest message between stages has the b rows of a micro-batch."""
     for run, case, _ in seen(runs, MEASURE.of_world):
         if case.sizes["pp"] > 1:
             sends = (e for e in section(run, case, "backward") if e.op == "send")

@@ -37,12 +37,12 @@ SAYS = "1 to 5 axes, any sizes; 64 x 6 x 8"
 
 
 def _some(ranks, sizes):
-    """All ranks of a small mesh; every 37th rank of the large one, the last among them."""
+    """All ranks of a small mesh; every 37th rank of the large one, including the last."""
     return islice(ranks, 0, None, 37 if sizes == LARGE else 1)
 
 
 def _sets(sizes):
-    """All sets of 1, 2, ... axes, every other one in reverse order."""
+    """All sets of axes of a small mesh, every other one in reverse order; one of the large mesh."""
     if sizes == LARGE:
         return [["dp"]]
     found = chain.from_iterable(combinations(sizes, count + 1) for count in range(len(sizes)))
@@ -50,7 +50,7 @@ def _sets(sizes):
 
 
 def _is_whole(number):
-    """An int, of Python or of numpy?"""
+    """Is it an integer of Python or NumPy, and not a bool?"""
     return isinstance(number, Integral) and not isinstance(number, bool)
 
 

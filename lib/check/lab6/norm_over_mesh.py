@@ -1,9 +1,9 @@
 """Lab 6, section 2: norm_over_mesh(sets, mesh, all_reduce), on 8 ranks.
 
-Each mesh asks for four norms. For the first three, only the gradients of one list differ from 0,
-so a verdict can name the list whose squares are not counted exactly once. The fourth is the norm of
-all gradients. They have already been averaged along dp and over the ends, so ranks that share a
-parameter have equal gradients.
+Each case asks for four norms, except the real step, which asks for the fourth alone. For the first
+three, only the gradients of one list differ from 0, so a verdict can name the list whose squares
+are not counted exactly once. The fourth is the norm of all gradients. They have already been
+averaged along dp and over the ends, so ranks that share a parameter have equal gradients.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from lib.check.shown import calls
 from lib.check.tensors import draw
 from lib.hybrid.mesh import axes_of
 
-CASES = given.cases((2, 2, 2))  # first, where a rank alone lacks parts of both kinds
+CASES = given.cases((2, 2, 2))  # first, because there a rank lacks both tp shards and pp stages
 MOST = 3  # values over a group: one of each set
 ALONE = {name: f"|g| of {name} gradients alone" for name in NAMES}
 ALL, FORM, GRADIENTS = "|g|", "what it returns", "the gradients afterwards"
@@ -53,7 +53,7 @@ def script(make, case, place, show):
 
 
 def shown_sums(case, show):
-    """Few values along tp and along pp, and nothing along another axis."""
+    """Show whether only a few values are summed along tp and pp, and none along another axis."""
     sums = given.sums(show.calls)
     told = f"summed {case.listed(sums)}; expected one to {MOST} values along tp and along pp"
     along = all(axes_of(ranks, case.sizes) in (("tp",), ("pp",)) for ranks in sums)
@@ -62,7 +62,7 @@ def shown_sums(case, show):
 
 
 def differ(norm, show):
-    """The smallest and the largest of the ranks' norms in words, where these are not the same."""
+    """The smallest and the largest of the ranks' norms in words; "" if all ranks agree."""
     with unseen():
         least, most = norm.clone(), norm.clone()
         dist.all_reduce(least, dist.ReduceOp.MIN, show.control)

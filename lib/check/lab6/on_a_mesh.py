@@ -1,17 +1,18 @@
-"""On which meshes of 8 ranks average_over_mesh and norm_over_mesh are checked, and the parameters
-that they are given.
+"""The meshes of 8 ranks on which average_over_mesh and norm_over_mesh are checked, and the
+parameters that they are given.
 
     pp dp tp              which mistakes it finds
-    2  4  1               most: 2 ends and 4 data ranks are told apart; dividing by 2
+    2  4  1               most of them, because 2 ends differ from 4 data ranks; dividing by 2
     1  4  2               needing a pipeline: here nothing is tied, and ends is None
-    2  2  2               all at once
+    2  2  2               mistakes that need all three axes
     4  1  2               letting inner stages take part in the sum over the ends; one of them has
-                          nothing at all
-    2  2  2, tp slowest   counting ranks instead of asking the mesh; a sum in a copy of another
-                          dtype, because average_over_mesh is given float32 there
-    2  2  2, a real step  the gradients of a GPT, made by lib's Hybrid
+                          no parameters at all
+    2  2  2, tp slowest   computing the groups from the rank instead of asking the mesh; a sum in a
+                          copy of another dtype, because average_over_mesh is given float32 there
+    2  2  2, a real step  the gradients are those of a GPT, computed by lib's Hybrid
 
-No two stages have lists of equal sizes: to sum along pp by mistake cannot pass.
+No two stages have equally large lists of sharded or of replicated parameters, so an answer that
+sums these along pp by mistake cannot pass.
 """
 
 from collections import Counter
@@ -42,8 +43,8 @@ LEAVES_OUT = {
 EXCUSED = dict.fromkeys(("strided", "float32", "bfloat16"), "gradients are in parameters") | {
     "two at once": "nothing is under way when a call returns"
 }
-# The shapes of each stage's parameters: ten elements or more each, or the shares of 8 ranks could
-# not be told apart.
+# The shapes of each stage's parameters. Each has ten elements or more, because otherwise the shares
+# of 8 ranks could not be distinguished.
 SHARDED = ([(3, 4), (10,)], [(11,), (2, 5), (13,)], [], [(3, 5), (14,)])
 REPLICATED = ([(16,)], [(17,), (2, 9)], [], [(19,), (4, 5)])
 TIED = [(3, 7)]
@@ -71,13 +72,13 @@ class MeshCase(Case):
         return f"rank {number} ({', '.join(f'{axis} {here[axis]}' for axis in ('pp', 'dp', 'tp'))})"
 
     def ends(self) -> list[tuple[int, ...]]:
-        """The ranks of the first and the last stage of each pipeline; none where
-        that is one rank."""
+        """[(rank of the first stage, rank of the last), ...] of the pipelines with several
+        stages."""
         along = groups_along(["pp"], self.sizes)
         return [(ranks[0], ranks[-1]) for ranks in along if len(ranks) > 1]
 
     def told(self, ranks) -> str:
-        """A group in words: its ranks, and the axes along which it lies."""
+        """A group in words: its ranks, and the axes along which they differ."""
         at_ends = tuple(ranks) in self.ends()
         along = "pp, the ends" if at_ends else ", ".join(axes_of(ranks, self.sizes))
         return f"ranks {', '.join(map(str, ranks))} ({along if len(ranks) < WORLD else 'all'})"
@@ -110,15 +111,15 @@ def mesh_case(pp, dp, tp, what=""):
 
 
 def cases(first=(2, 4, 1)):
-    """In order; first: (pp, dp, tp) of the one that comes first."""
+    """All cases, in order. first: (pp, dp, tp) of the first one."""
     sizes = [(2, 4, 1), (1, 4, 2), (2, 2, 2), (4, 1, 2)]
     by_hand = (mesh_case(*one) for one in sorted(sizes, key=lambda one: one != first))
     return (*by_hand, mesh_case(2, 2, 2, TURNED), mesh_case(2, 2, 2, REAL))
 
 
 class _Mesh(Mesh):
-    """A Mesh that takes groups from those made before, {ranks: group}, and adds
-    what it has to make."""
+    """A Mesh that reuses the groups in `made`, {ranks: group}, and adds the groups that are
+    missing."""
 
     def __init__(self, sizes, made):
         rank = dist.get_rank()
@@ -155,13 +156,13 @@ def _made(ranks, made):
 
 
 def sets_by_hand(mesh, gradient, dtype=torch.float64):
-    """This rank's Sets, with gradient(set, its number in the list, shape) in .grad."""
+    """This rank's Sets, with gradient(name of the list, index in it, shape) in each .grad."""
     stage, last = mesh.here["pp"], mesh.size("pp") - 1
     tied = TIED if last and stage in (0, last) else []
     lists = {name: [] for name in NAMES}
     for name, shapes in zip(NAMES, (SHARDED[stage], REPLICATED[stage], tied), strict=True):
         for i, shape in enumerate(shapes):
-            # another value on every rank, because a sum of parameters would not be seen otherwise
+            # a different value on every rank, so that a sum of parameters is detected
             value = torch.full(shape, 1000.0 + dist.get_rank(), dtype=dtype)
             lists[name].append(nn.Parameter(value.to(backend.device())))
             lists[name][-1].grad = gradient(name, i, shape).to(dtype)
@@ -175,12 +176,13 @@ def sets_of(case, mesh, average, gradient, dtype=torch.float64):
 
 
 def listed(sets):
-    """[(list, its index there, parameter), ...] of all, whatever becomes of the lists."""
+    """[(list, index there, parameter), ...] of all parameters, even if the lists change later."""
     return [(name, i, p) for name in NAMES for i, p in enumerate(getattr(sets, name))]
 
 
 def sums(calls):
-    """{ranks: elements} over each group of more than one rank. calls: a Recorder's."""
+    """{ranks: elements that are summed over them}, for groups of more than one rank. calls: a
+    Recorder's."""
     found = Counter()
     for call in calls:
         if len(call.ranks) > 1 and call.elements:
@@ -189,8 +191,8 @@ def sums(calls):
 
 
 class PlainSGD:
-    """w <- w - lr grad w, with the methods of torch's optimizers; one of theirs imports
-    torch._dynamo on each rank."""
+    """w <- w - lr grad w, with the methods of torch's optimizers. One of torch's would import
+    torch._dynamo on each rank, which is slow."""
 
     def __init__(self, parameters, lr):
         self.parameters, self.lr = [*parameters], lr
@@ -209,19 +211,19 @@ class PlainSGD:
 
 
 def real_step(mesh, average):
-    """The Sets of a GPT in sequence parallel after the backward of one step, gradients summed by
-    average(sets, mesh, ends)."""
+    """The Sets of a GPT with sequence parallelism after the backward of one step. The gradients are
+    completed by average(sets, mesh, ends)."""
     tokens, targets = (local_batch(rows, mesh) for rows in batch_of(ROWS))
     optimizer = lambda groups: PlainSGD((p for group in groups for p in group["params"]), lr=0.1)
     hybrid = Hybrid(small_gpt(), mesh, tokens, 1, optimizer, split=sequence_parallel_gpt)
-    hybrid.pipeline.tied = []  # it would sum them
+    hybrid.pipeline.tied = []  # otherwise it would sum the tied gradients
     hybrid.complete_gradients = lambda: average(hybrid.sets, mesh, hybrid.pipeline.links.ends)
     hybrid.backward(tokens, targets)
     return hybrid.sets
 
 
 def small_gpt():
-    """Alike wherever it is made."""
+    """A GPT with the same weights on every rank and in every run."""
     model = GPT(SHAPE).to(backend.device(), torch.float64)
     for i, parameter in enumerate(model.parameters()):
         parameter.data = 0.25 * draw(i, *parameter.shape)

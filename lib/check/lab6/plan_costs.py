@@ -12,7 +12,7 @@ from lib.cost.plan import Plan
 from lib.cost.shapes import load, shape
 
 GPT3, GPT1T = load("gpt-3-175b"), load("gpt-1t")
-# Radford et al. 2019, the smallest
+# the smallest model of Radford et al. 2019
 GPT2 = shape("gpt-2", layers=12, hidden=768, heads=12, vocab=50257, seq=1024)
 
 

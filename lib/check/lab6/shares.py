@@ -1,9 +1,10 @@
 """Lab 6, section 8: shares(B, speeds, most), which divides the rows of a batch among ranks of
 unequal speed.
 
-    10 rows, 3 2 1 rows per second   [4, 3, 3]  3 s  [6, 3, 1]  2 s: of all 66 splits none is faster
+    10 rows, 3 2 1 rows per second   [4, 3, 3]  3 s  [6, 3, 1]  2 s: none of the 66 splits is faster
 
-A split is right if it is as fast as lib's, which is the fastest of all. There may be several.
+A split is judged by its speed, because several may be as fast as lib's, which no allowed split
+beats. Only between equally fast ranks does it matter which one gets more rows.
 """
 
 from itertools import combinations

@@ -1,5 +1,5 @@
-"""Turns the course into a book that is read in a browser. `make book` writes it to build/book, and
-it works from any folder and without a server. No notebook is run for it.
+"""Turns the course into a book that is read in a browser. `make book` writes the book to
+build/book, without running a notebook. The book works from any folder and without a server.
 
     solutions/lab0_concepts.ipynb  --notebooks.py-->  a notebook with the student's sources
                                                       and the outputs of our run
@@ -39,10 +39,10 @@ HERE = Path(__file__).parent
 
 
 def make(root: Path, out: Path) -> int:
-    """Build the book of root's solutions in `out`, in place of an older one there. Returns the
-    number of its pages.
+    """Build the book from the solutions in `root`, and put it in `out`, where it replaces an older
+    one. Returns the number of its pages.
 
-    Raises CourseError if Sphinx is not installed, or gives a warning.
+    Raises CourseError if Sphinx is not installed, or if it gives a warning.
     """
     try:
         import sphinx  # noqa: F401
@@ -109,8 +109,8 @@ def write_sources(root: Path, sources: Path) -> None:
 
 
 def write_animations(figures: Path) -> dict[str, tuple[str, str]]:
-    """Write the animated figures. Returns {the cell below which one is shown: (its name, its alt
-    text)}."""
+    """Write the animated figures. Returns {id of the cell below which a figure is shown: (the
+    figure's name, its alt text)}."""
     # imported here, because it needs matplotlib, and other commands should not wait for that
     from . import animations
 

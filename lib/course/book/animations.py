@@ -1,7 +1,7 @@
 """Draws six recorded runs (runs.json), frame by frame as SVG, so that they can be replayed.
 
-    ring_all_reduce        chunks are sent round a ring of four ranks; each chunk shows how many
-                           ranks' values it is the sum of
+    ring_all_reduce        chunks are sent around a ring of four ranks; each chunk shows how many
+                           ranks' values have been summed in it
     broadcast_tree         one rank's tensor reaches eight ranks in three rounds
     deadlock               two orders of send and receive: with one of them both ranks wait forever
     one_f_one_b_and_zb_h1  two schedules on one clock, as four ranks ran them
@@ -26,7 +26,7 @@ from lib.plots.boxes import BOX_COLOR
 from lib.plots.style import ALARM, FAINT, INK, OP_COLOR, PAPER, on_color, rank_color, readable
 
 WIDTH = 768
-GLIDE = 8  # frames in which a message moves
+GLIDE = 8  # frames in which a message moves; tokens move for twice as many
 
 
 def rect(x, y, width, height, color, text="", edge=PAPER):
@@ -63,8 +63,9 @@ def frame(height, title, caption, parts, alt):
 
 
 def ring_all_reduce(data):
-    """data: for each round, "rounds": the (from, to) of its messages; "arrived": the (rank, chunk)
-    of each; "states": how many values are summed after it, as [rank][chunk]."""
+    """data: three lists with one item per round. "rounds": the (from, to) of its messages;
+    "arrived": the (rank, chunk) that each message reaches; "states": how many ranks' values are
+    summed in each chunk after the round, as [rank][chunk]."""
     states, n = data["states"], len(data["states"][0])
     states = [[[1] * n for _ in range(n)], *states]
     place = lambda rank, chunk: (24 + 186 * rank + 38 * chunk, 130)
@@ -257,7 +258,7 @@ def one_f_one_b_and_zb_h1(data, steps=72):
 
 def gather_and_free(data):
     """data: "events", [(number, "unshard" or "reshard", unit or None for the root)]; "units" and
-    "ranks", the numbers of them."""
+    "ranks", how many of each there are (the root is not counted)."""
     n, ranks = data["units"], data["ranks"]
     events = units.changes("ZeRO-3", data["events"], n)
     spans, phases = units.unsharded_spans(events), dict(units.phases(events))
@@ -299,7 +300,8 @@ def _unit(unit):
 
 
 def tokens_to_experts(data):
-    """data: "rows", how many tokens each rank (row) has for the experts of each rank (column)."""
+    """data: "rows", how many routed tokens each rank (row) has for the experts of each rank
+    (column)."""
     rows, n = data["rows"], len(data["rows"])
     got = [sum(column) for column in zip(*rows, strict=True)]
     title = (

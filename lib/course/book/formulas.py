@@ -1,10 +1,10 @@
-r"""Turns formulas into MathML when the book is built. They then need no script and no font of ours,
+r"""Turns formulas into MathML when the book is built. They then need no script and no font from us,
 and can be printed and read aloud.
 
     $\alpha + n\beta$   --->   <math><mi>α</mi><mo>+</mo><mi>n</mi><mi>β</mi></math>
 
-All browsers have drawn MathML Core since 2023. The converter is math-core (MIT licence), which
-raises an error for a command that it does not know.
+All major browsers have supported MathML Core since 2023. The converter is math-core (MIT licence),
+which raises an error for a command that it does not know.
 """
 
 import re
@@ -35,7 +35,8 @@ def block(tex: str) -> str:
 
 
 def in_html(html: str) -> str:
-    """The HTML with its $formulas$ as MathML. Markdown does not do that within HTML."""
+    """The HTML with its $formulas$ as MathML, because Markdown does not convert formulas within
+    HTML."""
     return FORMULA.sub(
         lambda found: (block if found["dollars"] == "$$" else mathml)(found["tex"]), html
     )

@@ -64,8 +64,8 @@ FIGURES = {
 
 
 def page(root: Path, labs: list[str], address: str, figures: Path, alts: dict[str, str]) -> str:
-    """The text of index.md. Also writes the labs' figures into `figures`. alts: {a recorded run:
-    its alt text}."""
+    """The text of index.md. Also writes the labs' figures into `figures`. alts: {name of a recorded
+    run: its alt text}."""
     solutions = {lab: notebook.read(notebook.solution_path(root, lab)) for lab in labs}
     stored = runs.stored()["deadlock"]
     parts = {
@@ -102,14 +102,15 @@ def page(root: Path, labs: list[str], address: str, figures: Path, alts: dict[st
 
 
 def _site(address: str) -> str:
-    """The address at which GitHub Pages publishes a repository, because og:image needs a full one;
-    "" for an address that is not on GitHub."""
+    """The address at which GitHub Pages publishes a repository; "" if the repository is not on
+    GitHub. We need it because og:image has to be a full address."""
     found = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)", address)
     return f"https://{found[1].lower()}.github.io/{found[2]}/" if found else ""
 
 
 def _hours(solutions: list[NotebookNode]) -> str:
-    """The sentence about how long the labs take, with the sums of what their first cells say."""
+    """The sentences about how long the labs take, with the sums of the hours in their first
+    cells."""
     found = [HOURS.search(solution.cells[0].source) for solution in solutions]
     core, full = (sum(float(one[part]) for one in found if one) for part in (1, 2))
     return (

@@ -1,11 +1,12 @@
-"""Makes the pages of a lab: the student's sources, with what the solution's run printed and drew.
+"""Makes the pages of a lab: the student's sources, with what the run of the solution printed and
+drew.
 
 Outputs of checks and answers are left out. A reader should predict before seeing a result, so a
 cell that takes a prediction gets the tag `predict`. A cell whose output contains the result gets
-the tag `waits-NAME` for each prediction, and book.js hides it until there is a guess. In our run no
-guess was made, so the line that `show_prediction` printed gets a slot for the reader's: "rows:
-formula 75" becomes "rows: you ‹my_rows›, formula 75". In labs that print "you 0", the slot replaces
-the 0.
+the tag `waits-NAME` for each prediction, and book.js hides the output until there is a guess. In
+our run no guess was made, so the line that `show_prediction` printed gets a slot for the reader's:
+"rows: formula 75" becomes "rows: you ‹my_rows›, formula 75". In labs that print "you 0", the slot
+replaces the 0.
 """
 
 import copy
@@ -42,8 +43,8 @@ GLOSSARY = re.compile(r"^\| English \|.*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL)
 def page(
     solution: NotebookNode, animated: dict[str, tuple[str, str]] | None = None
 ) -> NotebookNode:
-    """The notebook that becomes a lab's pages. Raises CourseError if the lab itself could not be
-    built.
+    """The notebook from which a lab's pages are made. Raises CourseError if the lab itself cannot
+    be built.
 
     animated: {cell id: (name, alt text) of the animated figure below that cell}.
     """
@@ -100,8 +101,8 @@ def _with_slots(outputs: list[NotebookNode], source: str, names: list[str]) -> l
 
 
 def _without_guesses(outputs: list[NotebookNode], names: list[str]) -> list[NotebookNode]:
-    """The outputs with ‹name› in place of what the run printed after "you", which only stands for a
-    guess that was not made."""
+    """The outputs with ‹name› in place of what the run printed after "you", because that only
+    stands for a guess that was not made."""
     if not names:
         return outputs
     outputs, slots = copy.deepcopy(outputs), itertools.cycle(f"‹{name}›" for name in names)

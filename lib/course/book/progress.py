@@ -12,10 +12,10 @@ SAID = re.compile(r"(reading sources|writing output)\.\.\. *(?:\x1b\[[\d;]*m)*\[
 
 
 class Status:
-    """A stream that receives Sphinx's status. Reading is the first half of the bar, and writing the
-    second.
+    """A stream that receives Sphinx's status. Reading is the first half of the bar, and writing is
+    the second.
 
-    If the output is not a terminal, nothing is shown.
+    If stderr is not a terminal, nothing is shown.
     """
 
     def __init__(self) -> None:

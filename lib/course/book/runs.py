@@ -16,8 +16,8 @@ from lib.course.notebook import CourseError
 
 STORED = Path(__file__).with_name("runs.json")
 
-# {name: (lab, the cell below which the animation is shown, the code that makes its data)}. Before
-# this code, `record` runs the cells that it needs.
+# {name: (lab, id of the cell below which the animation is shown, the code that makes its data)}.
+# `record` first runs the cells that this code needs.
 RUNS = {
     "ring_all_reduce": ("lab0_concepts", "ring-figure", """
 from lib.collectives.contents import traced
@@ -81,7 +81,8 @@ def stored() -> dict:
 
 
 def record(root: Path, names: list[str]) -> None:
-    """Run the code of these RUNS and store their data. Raises CourseError if a cell fails."""
+    """Run the code of the RUNS with these names and store their data. Raises CourseError if a cell
+    fails or prints no data."""
     kept = stored() if STORED.exists() else {}
     for name in names:
         lab, _, source = RUNS[name]

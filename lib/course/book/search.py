@@ -1,10 +1,10 @@
 """Writes the index of the search: one entry for each heading, with the text below it.
 
-    book.sections("...")         a list of [page, anchor, title, text], packed like the figures
+    book.sections("...")         a list of [page, anchor, title, text], compressed like the figures
 
 A browser does not let a page that was opened as a file read other pages. Therefore the index is a
-script, and excerpts are taken from it. Outputs and folded answers are left out, because a search
-should not reveal what the reader is asked to predict.
+script that contains all the text, from which excerpts are taken. Outputs and folded answers are
+left out, because a search should not reveal what the reader is asked to predict.
 """
 
 import base64
@@ -25,7 +25,7 @@ SKIPPED = (nodes.section, nodes.raw, nodes.image, nodes.comment, nodes.title)
 
 
 def write(app, failure):
-    """Write static/search-index.js when Sphinx has finished."""
+    """Write _static/search-index.js when Sphinx has finished without an error."""
     if failure is None:
         (Path(app.outdir) / "_static" / "search-index.js").write_text(
             script(entries(app.env)), encoding="utf-8"
@@ -33,7 +33,8 @@ def write(app, failure):
 
 
 def entries(env) -> list[tuple[str, str, str, str]]:
-    """[(page, anchor, title, text), ...] of all headings, page by page."""
+    """[(page, anchor, title, text), ...] of all headings, page by page, except for the lists of a
+    lab's sections."""
     found = []
     for page in sorted(env.found_docs):
         document = env.get_doctree(page)
@@ -50,7 +51,7 @@ def entries(env) -> list[tuple[str, str, str, str]]:
 
 
 def _words(section) -> str:
-    """The text of a section without its subsections, its outputs and what is folded."""
+    """The text of a section without its subsections, its outputs and its folded answers."""
     parts = []
     for node in section.children:
         if isinstance(node, SKIPPED) or "toctree-wrapper" in node.get("classes", []):
@@ -79,7 +80,8 @@ def _spoken(tex: str) -> str:
 
 
 def _divided(fraction: re.Match) -> str:
-    """A fraction as a/b, with brackets around a sum, and around all of it if a factor follows."""
+    """A fraction as a/b, with parentheses around a sum, and around the fraction if a factor
+    follows."""
     sides = (
         f"({side})" if re.search(r"[-+ ]", re.sub(r"\([^()]*\)", "", side)) else side
         for side in fraction.groups()

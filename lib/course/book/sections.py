@@ -23,7 +23,7 @@ FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
 def split(lab: str, page: NotebookNode) -> dict[str, NotebookNode]:
-    """{name of a page: its notebook}, the lab's own page first."""
+    """{name of a page: its notebook}, with the lab's own page first."""
     starts = [
         place
         for place, cell in enumerate(page.cells)
@@ -62,7 +62,8 @@ def _entry(name: str, source: str, part: NotebookNode) -> str:
 
 
 def _contents(entries: list[str], names: list[str]) -> Iterator[NotebookNode]:
-    """A list of the sections for readers, and one for Sphinx, which orders the pages by it."""
+    """Yield a cell with two lists of the sections, one that is shown and one by which Sphinx orders
+    the pages, and then the heading above the lab's imports."""
     tree = "\n".join(["```{toctree}", ":hidden:", "", *names, "```"])
     yield new_markdown_cell("\n".join(["## Sections", "", *entries, "", tree]), id="sections")
     yield new_markdown_cell(

@@ -1,4 +1,4 @@
-"""Loads lib's own versions of what the labs ask you to write. They are compiled; you get their
+"""Loads lib's own versions of what the labs ask you to write. They are compiled, and you get their
 source when the lab is over.
 
 Later labs, later cells and lib itself need working collectives, schedules and optimizers before you
@@ -19,7 +19,7 @@ ZIP = Path(__file__).with_name("_reference.zip")
 
 def reference(name, scope):
     """The function or class with this name, such as "lab0.ring_all_reduce". scope: the globals() of
-    the module that had its source."""
+    the module from which its source was taken out."""
     made = {}
     exec(_placed(_codes()[name]), scope, made)
     (thing,) = made.values()

@@ -1,5 +1,5 @@
-"""Automatic parallelism: a search finds the parallel plan of a model, so that nobody has to write
-it (Zheng et al. 2022, "Alpa"). There are two searches, one inside the other:
+"""Automatic parallelism: a search finds the parallel plan of a model, so that you do not have to
+write it by hand (Zheng et al. 2022, "Alpa"). There are two searches, one inside the other:
 
     layers, devices --> outer pass: stages, and how many devices each has     a pipeline
     a stage         --> inner pass: how each operator is split over them      data, tensor, sequence
@@ -10,7 +10,7 @@ stages.py       outer pass: layers into stages, devices to stages, by dynamic pr
 trace.py        a module as a list of operators, by torch.fx
 layouts.py      how a tensor is laid out on the ranks, and what changes one layout to another
 strategies.py   the ways in which one operator can be split
-price.py        seconds and elements of a plan: compute, and messages in and between operators
+price.py        seconds and elements of a plan: compute, and the messages between operators
 choose.py       inner pass: the cheapest plan, exactly
 execute.py      a module run as its plan says, on ranks
 
@@ -25,8 +25,8 @@ Other systems search in other ways. Alpa's inner pass solves an integer program 
 its outer pass is the one here, with times from the inner pass. FlexFlow (Jia et al. 2019) makes
 random changes to a plan and keeps those that are better. Colossal-AI (Liu et al. 2023,
 "Colossal-Auto") also solves an integer program, and then chooses what to recompute. We are simpler
-than Alpa in one more respect: our ranks have one dimension, so a tensor is split on one dim only,
-whereas Alpa arranges them in a grid and can split one dim of the tensor for each axis.
+than Alpa in one more respect. Our ranks form a mesh of one dimension, so a tensor is split on one
+dim only, whereas Alpa's meshes have two, and it can split one dim of the tensor over each of them.
 """
 
 from lib.hybrid.automatic.choose import choose

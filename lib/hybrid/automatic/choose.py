@@ -33,9 +33,9 @@ from lib.hybrid.automatic.strategies import elements, strategies
 def choose(operators, cluster, given=REPLICATE, wanted=REPLICATE):
     """The fastest Plan for `operators`, those of a Traced, on a Cluster.
 
-    given, wanted: the layout of the input, and the one that the output must have. Among equally
-    fast plans it always returns the same one. Raises ValueError if N does not divide the input or
-    output on the dim on which it is given or wanted.
+    given, wanted: the layout of the input, and the one that the output must have. If several plans
+    are equally fast, it always returns the same one. Raises ValueError if N does not divide the
+    input or output on the dim on which it is given or wanted.
     """
     shapes = {op.name: op.shape for op in operators}
     ways = {op.name: strategies(op, shapes, cluster.N, given, wanted) for op in operators}
@@ -63,7 +63,7 @@ def tables(operators, ways, cluster):
             continue
         names, n = (op.name, *readers), elements(op.shape)
         behind = np.zeros([len(ways[name]) for name in names])
-        cost = {}  # by pair of layouts, because there are few of these and many choices
+        cost = {}  # {(gives, reads): seconds}, because there are few pairs and many choices
         for at in itertools.product(*map(range, behind.shape)):
             gives = ways[op.name][at[0]].gives
             for reads in {ways[name][i].reads for name, i in zip(readers, at[1:], strict=True)}:

@@ -7,8 +7,8 @@ collectives that change the layouts.
     this rank  x --f--> F.linear --> gelu --> F.linear --g--> y  its rows of up, columns of down
 
 An operator is called as in the traced module, so it does not know that it has only a shard. Only
-`reshard` communicates, for results and for weights. It has a backward that communicates their
-gradients, so after `loss.backward()` every gradient is complete.
+`reshard` communicates, for results and for weights. Its backward communicates their gradients, so
+after `loss.backward()` every gradient is complete.
 """
 
 import copy
@@ -23,8 +23,8 @@ from lib.hybrid.automatic.strategies import home
 
 class Sharded(nn.Module):
     """This rank's part of a traced module, with the same names, and weights sharded as the plan
-    says. The gradient of a replicated weight is that of the full module; of a sharded weight it is
-    this rank's shard.
+    says. A replicated weight gets the gradient that it has in the full module, and a sharded weight
+    gets this rank's shard of it.
 
     traced: a Traced with the same weights on all ranks; it is not changed. plan: a Plan for as many
     ranks as `group` has. Building it sends nothing.

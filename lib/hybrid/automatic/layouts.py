@@ -8,8 +8,8 @@ into another. `reshard` does this with autograd, so that the gradient is communi
     PARTIAL      partial: summed it is x  dx                        Partial, its gradient Replicate
 
 A layout says how the value is laid out, and how its gradient is. The gradient of a COPY is laid out
-as the value of a PARTIAL is, and the other way round. Therefore the rule that changes a value's
-layout also tells what backward does:
+like the value of a PARTIAL, and vice versa. Therefore the rule that changes a value's layout also
+determines what backward does:
 
     from       to           value moves by    gradient of the new becomes gradient of the old
     REPLICATE  COPY         nothing           PARTIAL -> REPLICATE: all-reduce         Megatron's f
@@ -21,7 +21,7 @@ layout also tells what backward does:
     dim        another dim  all-to-all        all-to-all
     REPLICATE  PARTIAL      nothing, x/N      nothing
 
-The last line is for a bias that is added to a partial sum: every rank adds b/N, so that the sum
+The last line is for a bias that is added to a partial sum. Every rank adds b/N, so that the sum
 contains b once. We use the rings and the pairwise all-to-all of lib.collectives, because we know
 exactly how many elements they send.
 """
@@ -32,7 +32,7 @@ import torch.distributed as dist
 from lib.collectives import all_to_all, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 REPLICATE, COPY, PARTIAL = "replicate", "copy", "partial"
-DUAL = {COPY: PARTIAL, PARTIAL: COPY}  # the layout of the gradient; the others have their own
+DUAL = {COPY: PARTIAL, PARTIAL: COPY}  # the gradient's layout; otherwise it is the value's
 WHOLE = (REPLICATE, COPY)  # layouts whose value is the full tensor on every rank
 
 

@@ -23,15 +23,15 @@ from lib.collectives.cost import COST
 from lib.hybrid.automatic.layouts import REPLICATE, both_ways
 from lib.hybrid.automatic.strategies import elements, home, strategies
 
-RING = {"all_reduce": "ring"}  # names that are different in COST
+RING = {"all_reduce": "ring"}  # collectives that have another name in COST
 
 
 class Cluster(NamedTuple):
     """The ranks over which one stage is split. All are equally fast."""
 
     N: int
-    flops: float  # per second and rank, in matrix products
-    memory: float  # bytes per second and rank, in all else
+    flops: float  # per second and rank, in matmuls
+    memory: float  # bytes per second and rank, in all other operators
     alpha: float  # seconds per message
     beta: float  # seconds per byte
     itemsize: int  # bytes per element
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
     strategies: dict  # {operator: Strategy}
     seconds: float  # forward and backward
-    compute: float  # seconds of it
+    compute: float  # the part of `seconds` that is not communication
     sent: int  # elements, over all ranks, forward and backward
     moves: list  # [Move, ...] that send something, in the order of the operators
 
@@ -62,7 +62,8 @@ class Plan(NamedTuple):
 
 
 def price(operators, chosen, cluster):
-    """The Plan with these strategies, {operator: Strategy}, and its price. A pure function."""
+    """The Plan with these strategies, {operator: Strategy}, and its price. This is a pure
+    function."""
     compute = sum(compute_seconds(op, chosen[op.name], cluster) for op in operators)
     moves = [
         move
@@ -85,7 +86,7 @@ def named(operators, names, cluster, given=REPLICATE, wanted=REPLICATE):
     you leave out are replicated.
 
     Raises ValueError for an unknown operator, or for a strategy that the operator does not have on
-    so many ranks, and lists those that there are.
+    N ranks, and lists the valid ones.
     """
     shapes, found = {op.name: op.shape for op in operators}, {}
     if unknown := sorted(names.keys() - shapes.keys()):
@@ -122,9 +123,9 @@ def result_moves(op, operators, chosen):
 
 
 def compute_seconds(op, strategy, cluster):
-    """Seconds of an operator on one rank, forward and backward. Backward takes twice as long as
-    forward, because it has a matmul for the gradient of the input and one for that of the
-    weight."""
+    """Seconds of an operator on one rank, forward and backward. We count backward as twice forward,
+    because a linear layer has one matmul there for the gradient of the input and one for that of
+    the weight."""
     forward = op.flops / cluster.flops + op.touched * cluster.itemsize / cluster.memory
     return 3 * strategy.share * forward
 

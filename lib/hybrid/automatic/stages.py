@@ -19,13 +19,13 @@ have, the `bound`, we find the best sum of stages that are no slower than this b
     rest(i, d) = min over j, s of  t(layers i ... j-1 on s devices) + rest(j, d-s)        t <= bound
     T          = min over bounds of  rest(0, D) + (m-1) bound
 
-If the bound is above the slowest stage, the formula overestimates T. That does no harm, because the
-time of this slowest stage is also among the bounds, and for it the formula is exact. We try the
+If the bound is above the time of the slowest stage, the formula overestimates T. That does no harm,
+because this time is also among the bounds, and with it the formula is exact. We try the
 bounds in increasing order, and stop when (m-1) bound alone exceeds the best T.
 
-With L layers and S sizes of submesh there are at most S L^2 / 2 bounds, and each takes S D L^2 / 2
-steps. We leave out the messages between stages, and memory. (Alpa refuses a stage that does not fit
-together with the activations of the micro-batches that it keeps.)
+With L layers and S sizes of submesh there are about S L^2 / 2 bounds at most, and each takes about
+S D L^2 / 2 steps. We leave out the messages between stages, and memory. (Alpa refuses a stage that
+does not fit together with the activations of the micro-batches that it keeps.)
 """
 
 import math
@@ -48,9 +48,9 @@ def cut_into_stages(costs, n_devices, microbatches):
     costs: {devices of a submesh: [seconds of each layer on it, for one micro-batch, forward and
     backward]}, from the inner pass or measured; math.inf if a layer cannot run on so many devices.
     n_devices: D, all of which are used. microbatches: m.
-    Of several best results it returns the one whose first stages have the fewest layers, and then
-    the fewest devices. Raises ValueError for lists of different lengths, m below 1, or if no stages
-    use all devices.
+    Of several best results it prefers the one whose first stages have the fewest layers, and then
+    the fewest devices. Raises ValueError for lists that are empty or of different lengths, for m or
+    n_devices below 1, or if no stages use all devices.
     """
     lengths = {len(times) for times in costs.values()}
     if len(lengths) != 1 or 0 in lengths or microbatches < 1 or n_devices < 1:

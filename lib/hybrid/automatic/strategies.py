@@ -13,12 +13,12 @@ it uses its weights.
     split_heads  replicate; sequences; tokens 1 -> 2; columns 2 -> heads 1    merge_heads: back
     sum          replicate; a dim that stays; a dim that is summed over -> PARTIAL
 
-In all strategies a rank calls the same function as a single process would, on smaller tensors.
-Therefore nothing is sent inside of an operator. Messages are sent only between operators, if a
-result does not have the layout that its reader needs. Likewise a weight, which is stored as
-REPLICATE or as shards, is communicated only if an operator needs it in another layout. If an
-operator uses a replicated weight as a COPY, its gradient is summed over the ranks, as in data
-parallelism.
+In all strategies a rank calls the same function as a single process would, on tensors of full or
+smaller size. Therefore nothing is sent inside of an operator. Messages are sent only between
+operators, if a result does not have the layout that its reader needs. A weight is stored as
+REPLICATE or as shards. It is changed to the layout in which the operator uses it, which sends
+nothing in forward. However, if a replicated weight is used as a COPY, its gradient is summed over
+the ranks, as in data parallelism.
 
     Megatron's MLP  REPLICATE --f--> COPY  column  dim 2  gelu  dim 2  row  PARTIAL --g--> REPLICATE
 """
@@ -40,8 +40,8 @@ class Strategy(NamedTuple):
 
 
 def home(layout):
-    """The layout in which a weight is stored that is used in `layout`: the same one if it is
-    sharded, else REPLICATE."""
+    """The layout in which we store a weight that is used in `layout`: the same one if that is a
+    shard, and REPLICATE otherwise."""
     return layout if isinstance(layout, int) else REPLICATE
 
 

@@ -38,7 +38,7 @@ KINDS = {
 
 
 class Operator(NamedTuple):
-    """One operator, plain data."""
+    """One operator as plain data."""
 
     name: str
     kind: str  # a value of KINDS, "input" or "output"
@@ -63,7 +63,8 @@ def trace(module, shape):
     changed, and no values are computed.
 
     Raises ValueError for an operator that has no known strategies, for a layer with weights that is
-    called twice, and for dropout.
+    called twice, for dropout above 0, for broadcasting, for a norm over more than one dim, and for
+    a sum with keepdim.
     """
     tracer = fx.Tracer(autowrap_functions=(split_heads, merge_heads, causal_attention))
     graph = tracer.trace(module)
@@ -113,7 +114,7 @@ def _operator(traced, node, shapes):
     if kind == "linear":
         flops = 2 * n * weights["weight"][1]
     else:
-        # scores, and what is mixed by them: 2 B H T T d each
+        # two matmuls of 2 B H T T d each: the scores, and the weighted sum of the values
         flops = 4 * n * shape[-2] if kind == "attention" else 0
     return Operator(
         node.name,

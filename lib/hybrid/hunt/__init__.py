@@ -1,6 +1,6 @@
-"""The hunt: training jobs on a mesh that run to the end, raise no error, and train wrongly. The
-mistake is found from the values that the ranks held, and from the step in which they first went
-wrong.
+"""The hunt: training jobs on a mesh that run to the end and raise no error, although most of them
+train wrongly. You find the mistake from the values that the ranks held, and from the step in which
+they first went wrong.
 
     seed --> ten jobs: --> 4 ranks train five steps, --> evidence: what each rank held,
              a mesh,       and one process trains        step by step, and what it
@@ -9,8 +9,8 @@ wrong.
 
 file          what it is
 ------------  ----------------------------------------------------------------------------
-rules.py      along which axes a step does what; the eight mistakes, and what a finding says
-training.py   a step on ranks that follows such rules, and records what each rank holds
+rules.py      the axes along which a step sums, counts or averages; the eight mistakes; findings
+training.py   a step on ranks that follows these rules and records what each rank holds
 alone.py      the same steps in one process, and the part of them that a rank should hold
 evidence.py   what a job leaves behind, as plain data: tables, differences, messages
 draw.py       which jobs a seed draws; students do not get this code

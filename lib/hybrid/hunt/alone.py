@@ -1,9 +1,9 @@
 """The baseline of a job: the same training in one process, with the full model, all rows and no
-messages. From it we take the part that a rank should hold, to compare it with what the rank held.
+messages. We take from it the part that a rank should hold, and compare this with what it held.
 
     rows 0 1 | 2 3 | 4 5 | 6 7  for 2 data ranks; the micro-batches of all data ranks run one after
                                 the other, so that each expert gets the tokens it gets on the ranks
-    gradients                   add up over the micro-batches; the norm is torch's, over all of them
+    gradients                   add up over the micro-batches; torch computes their norm
 
 A rank's part consists of its rows, its tokens of these rows, its pipeline stage, its shard of each
 matrix, and its experts.

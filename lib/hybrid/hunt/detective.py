@@ -1,5 +1,5 @@
 """Finds the mistakes from the evidence alone. The first quantity that differs from the single
-process shows the mistake, and the axis along which ranks agree or differ shows the axis."""
+process reveals the mistake, and whether ranks agree or differ along each axis reveals the axis."""
 
 from lib.hybrid.hunt.evidence import alike, job
 from lib.hybrid.hunt.rules import DATA, HEALTHY, JOBS, KINDS, Finding
@@ -9,8 +9,7 @@ SEED = 2026
 
 # exercise: lab6.findings
 def findings(seed=SEED):
-    """(seed, {number: Finding or HEALTHY}) of the ten jobs of a seed, from what
-    they leave behind."""
+    """(seed, {number: Finding or HEALTHY}) for the ten jobs of a seed, from their evidence."""
     return seed, {number: _detect(job(seed, number)) for number in range(JOBS)}
 
 
@@ -26,18 +25,18 @@ def _detect(e):
 
 
 def _off(e, step, kind):
-    """The quantities of this kind that differ from the single process on some rank."""
+    """The quantities of this kind that differ from the single process on one rank or more."""
     return [what for k, what in e.quantities if k == kind and any(e.off(step, kind, what))]
 
 
 def _named(e, step, kind, off):
-    """(mistake, axis), from the quantities `off` of the first step and kind that are off."""
+    """(mistake, axis), from `off`, the wrong quantities of the first step and kind that has any."""
     axes, data = list(e.sizes), [axis for axis in DATA if axis in e.sizes]
     held, alone = (e.held(step, kind, off[0]), e.alone(step, kind, off[0]))
     agree = lambda numbers: [axis for axis in axes if alike(numbers, axis, e.sizes)]
     differ = lambda numbers: next(axis for axis in axes if axis not in agree(numbers))
     ratio = [a and b and a / b for a, b in zip(held, alone, strict=True)]
-    if kind in ("input", "activation"):  # alike where they should not be
+    if kind in ("input", "activation"):  # ranks are alike that should differ
         axis = next(axis for axis in agree(held) if axis not in agree(alone))
         return "the same data" if kind == "input" else "one dropout seed", axis
     if kind == "loss":

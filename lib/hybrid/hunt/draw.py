@@ -13,11 +13,11 @@ LAST = STEPS - 2  # the last step in which a mistake begins
 
 # exercise: lab6.drawn
 def drawn(seed):
-    """The ten jobs of a seed: [(Setup, [Rules of step 0, ...], Finding or HEALTHY), ...]. The same
-    on every machine.
+    """The ten jobs of a seed: [(Setup, [Rules of step 0, ...], Finding or HEALTHY), ...]. They are
+    the same on every machine.
 
-    Each of MISTAKES once, on a mesh that it can be made on and from some step on, and two healthy
-    jobs, in any order.
+    Each of MISTAKES occurs once, on a mesh on which it is possible, and begins in a random step.
+    There are also two healthy jobs. The order is random.
     """
     chance = random.Random(seed)
     jobs = []

@@ -45,7 +45,7 @@ class Evidence:
 
     @property
     def ledger(self):
-        """Who sent what to whom, with a section "step 0", ... for each step."""
+        """The ledger of all messages, with a section for each step: "step 0", "step 1", ..."""
         return self.results.ledger
 
     @property
@@ -81,7 +81,7 @@ class Evidence:
 
     def agreement(self, step, kind):
         """A text that says, for each quantity of this kind that is off in this step and for each
-        axis, whether ranks that differ along that axis only have the same value, and whether they
+        axis, whether ranks that differ only along that axis have the same value, and whether they
         should."""
         same = {True: "the same", False: "different"}
         lines = []
@@ -101,8 +101,8 @@ class Evidence:
         return sent_along(self.ledger.section(f"step {step}").entries, self.sizes)
 
     def table(self, step):
-        """A table of a step, as text: a line for each quantity, and below it, if a rank is off, a
-        line with what that rank should hold."""
+        """A table of a step, as text, with a line for each quantity that some rank has. If ranks
+        are off, a line below it has what these should hold."""
         ranks = range(math.prod(self.sizes.values()))
         where = [
             " ".join(f"{axis} {i}" for axis, i in coordinates(rank, self.sizes).items())
@@ -128,7 +128,7 @@ class Evidence:
 
 
 def close(a, b):
-    """Are two numbers equal up to the rounding that another order of sums causes?"""
+    """Are two numbers equal up to the rounding errors of another summation order?"""
     return a == b if a is None or b is None else math.isclose(a, b, rel_tol=CLOSE, abs_tol=1e-12)
 
 
@@ -138,8 +138,8 @@ def shown(number):
 
 
 def alike(numbers, axis, sizes):
-    """Do ranks that differ along `axis` only have the same number? numbers: [of rank 0, ...], None
-    for a rank that has no such number."""
+    """Do ranks that differ only along `axis` have the same number? numbers: [of rank 0, ...], with
+    None for a rank that has no such number, which is ignored."""
     groups = (
         [numbers[rank] for rank in ranks if numbers[rank] is not None]
         for ranks in groups_along([axis], sizes)
@@ -151,7 +151,7 @@ def job(seed, number):
     """The Evidence of one of the ten jobs of a seed. The call trains the job on 4 ranks, each of
     which also trains the single-process baseline. Results are cached.
 
-    seed: a whole number. number: 0 to 9. Raises ValueError for others.
+    seed: a whole number. number: 0 to 9. Raises ValueError for anything else.
     """
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise ValueError(f"seed is {seed!r}: use a whole number, such as 17")

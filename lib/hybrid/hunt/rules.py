@@ -15,8 +15,8 @@ the mesh ranks have different inputs, or sum, count or average something.
 "Data" stands for the axes dp and ep, and "SP" for sequence parallelism. The dense jobs use it; in
 jobs with a mixture of experts the tp ranks have the same activations.
 
-A mistake breaks one of these rules from some step on. Nearly always an axis is missing; in "mean
-over the wrong group", gradients may be averaged along tp instead.
+A mistake breaks one of these rules in some step and in all later ones. Nearly always an axis is
+missing; in "mean over the wrong group", gradients may be averaged along tp instead.
 """
 
 from typing import NamedTuple
@@ -47,8 +47,8 @@ class Finding(NamedTuple):
     """What is wrong with a job.
 
     mistake: a name in MISTAKES. axis: "pp", "dp", "ep" or "tp", the axis along which ranks should
-    have summed, counted, averaged or differed, and did not. step (from 0) and evidence (one of
-    KINDS): the first in which a rank held something else than the single process.
+    have summed, counted, averaged, divided or differed, and did not. step (from 0) and evidence
+    (one of KINDS): the first in which a rank held anything other than the single process did.
     """
 
     mistake: str

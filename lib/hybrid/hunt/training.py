@@ -1,7 +1,7 @@
 """A job of the hunt on ranks. It uses `Hybrid`'s model, pipeline and norm, but writes out the step
-itself, so that every rule of rules.py is one place in the code and can be broken there.
+itself, so that each rule of rules.py is applied in one place, where it can be broken.
 
-The first line shows a step, the second the kinds of evidence that it leaves:
+The first line shows the parts of a step, and the second the evidence that each of them leaves:
 
     rows, masks | micro-batches both ways | tied, LayerNorms, mean, experts | norm, clip | update
     input         activation  loss          gradient                          norm         update
@@ -84,7 +84,7 @@ def checksum(whole_numbers):
 
 
 def length(tensors):
-    """The Euclidean length of these tensors as one vector; None if there are none."""
+    """The Euclidean norm of these tensors as one vector; None if there are none."""
     return math.sqrt(sum(float(t.detach().square().sum()) for t in tensors)) if tensors else None
 
 
@@ -141,7 +141,8 @@ class Job:
         ]
 
     def place(self, axes):
-        """The index of this rank's share of the rows, if ranks differ along these axes only."""
+        """The index of this rank's share of the rows, if the shares differ only along these
+        axes."""
         sizes = {axis: self.setup.sizes.get(axis, 1) for axis in DATA}
         return rank_at({axis: self.at(axes).get(axis, 0) for axis in DATA}, sizes)
 
@@ -190,8 +191,8 @@ class Job:
         }
 
     def count(self, targets, axes):
-        """How many real tokens all data ranks have. Along these axes they are summed; along the
-        other data axes every rank is taken to have as many as this one."""
+        """How many real tokens all data ranks have. Along these axes the ranks' counts are summed.
+        Along the other data axes, every rank is assumed to have as many as this one."""
         n = (targets != PADDING).sum().reshape(1)
         for axis in DATA:
             if axis in axes:
@@ -201,8 +202,8 @@ class Job:
         return n.item()
 
     def losses(self, losses, targets, scale, rules):
-        """Evidence: this rank's share of the loss, None except on the last stage, and the loss of
-        the whole batch."""
+        """Evidence: this rank's share of the loss (None on all stages but the last), and the loss
+        of the whole batch."""
         share = (
             sum(losses.values()).reshape(1) / scale
             if losses

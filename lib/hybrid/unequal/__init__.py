@@ -15,8 +15,8 @@ paced.py      - measures what unequal shares are worth    -
     mine = shares(B, speeds)[rank]  # rows of this rank
     average_by_share(model.parameters(), mine / B, group)
 
-Both methods are exact: no other whole numbers of rows and no other split of the layers are faster,
-and the gradient is that of the mean over all B rows.
+Both methods are exact. No other whole numbers of rows and no other split of the layers are faster,
+and the gradient is that of the mean loss over all B rows.
 """
 
 from lib.hybrid.unequal.averaging import average_by_share

@@ -10,7 +10,7 @@ Rank r has b_r of the batch's B rows, and g_r, the gradient of the mean loss ove
 
 The shares are known beforehand, so only gradients are sent. (If they are not known, use
 `data_parallel.weighted_loss`, which all-reduces the counts and applies the same weights.) A rank
-without a row adds zeros, but has to take part in the all-reduces.
+without rows adds zeros, but has to take part in the all-reduces.
 """
 
 import torch
@@ -35,7 +35,7 @@ def average_by_share(parameters, share, group=None, all_reduce=collectives.all_r
     for bucket in plan_buckets(p for p in parameters if p.requires_grad):
         gradients = [gradient(p) for p in bucket]
         flat = flatten(gradients)  # (n,)
-        # The mean over no rows is nan, and 0 * nan too.
+        # The mean over no rows is nan, and 0 * nan is nan as well.
         flat = share * flat if share > 0 else torch.zeros_like(flat)
         all_reduce(flat, group)  # g = sum_r share_r g_r
         unflatten(flat, gradients)

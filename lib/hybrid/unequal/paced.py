@@ -1,5 +1,5 @@
-"""Measures what unequal shares of the batch are worth, by data-parallel steps on ranks that pretend
-to be of different speed.
+"""Measures what unequal shares of the batch are worth, in data-parallel steps on ranks that emulate
+devices of different speeds.
 
     rank 0, speed 4   [forward, backward of 8 rows][ all-reduce ]
     rank 1, speed 1   [forward, backward of 2 rows][ all-reduce ]    a row takes row_seconds / speed

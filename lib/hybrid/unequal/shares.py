@@ -1,10 +1,10 @@
-"""Divides the rows of a batch over ranks of unequal speed, in whole numbers, such that the step is
-as short as possible.
+"""Divides the rows of a batch over ranks of unequal speed, in whole numbers, so that the step is as
+short as possible.
 
 There are B rows. Rank r gets b_r of them and computes v_r rows per second:
 
     T = max_r b_r / v_r           a step ends when the last rank does
-    T >= B / sum_r v_r            the ideal: all end together, which whole rows allow only sometimes
+    T >= B / sum_r v_r            ideal: all end together, which whole rows do not always allow
 
     B = 10, v = 3 2 1         ideal 10/6 s     5 3.3 1.7
     equal           4 3 3     T = 3            56 % of the ideal speed
@@ -22,12 +22,13 @@ shares finish within T.
 
 # exercise: lab6.shares
 def shares(B, speeds, most=None):
-    """[rows of rank 0, of rank 1, ...], whole numbers whose sum is B, such that the slowest rank is
-    done soonest.
+    """[rows of rank 0, of rank 1, ...], whole numbers whose sum is B, chosen so that the last rank
+    to finish does so as early as possible.
 
     speeds: rows per second, or any numbers in proportion, above 0. A rank may get no row at all.
-    most: how many rows each rank has memory for; left out: any number. Of equally fast ranks the
-    first gets more. Raises ValueError for a speed that is not above 0, or where B rows do not fit.
+    most: how many rows each rank has memory for; left out: any number. Of two equally fast ranks,
+    the first one gets the extra row. Raises ValueError for a speed that is not above 0, for lists
+    of different lengths, or if B rows do not fit.
     """
     most = [B] * len(speeds) if most is None else most
     if not speeds or min(speeds) <= 0 or len(most) != len(speeds):
@@ -49,6 +50,5 @@ def shares(B, speeds, most=None):
 
 
 def seconds_of_step(b, speeds):
-    """T = max_r b_r / v_r: seconds until the last rank has computed its rows.
-    Messages are not in it."""
+    """T = max_r b_r / v_r: seconds until the last rank has computed its rows, without messages."""
     return max(rows / speed for rows, speed in zip(b, speeds, strict=True))

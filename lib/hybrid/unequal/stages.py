@@ -18,9 +18,9 @@ the program chooses the order too, in about 2^p p L^2 steps instead of p! search
 A stage must also fit into its device's memory. In 1F1B stage i of p keeps p - i micro-batches,
 which is how many devices are left, its own included:
 
-    state of its layers + (p - i) * what they keep for one micro-batch  <=  room of its device
+    state of its layers + (p - i) * what they keep for one micro-batch  <=  memory of its device
 
-If memory is short, early stages get fewer layers than they have the speed for, or a device with
+If memory is short, early stages get fewer layers than their speed would allow, or a device with
 more memory.
 """
 
@@ -42,16 +42,17 @@ def stages_by_speed(costs, speeds, memory=None):
     """The fastest Placed in which stage i is on device i.
 
     costs: one per layer. speeds: one per device, above 0; a layer takes cost / speed seconds.
-    memory: (state, activations, room): for each layer the bytes of its state, and of what it keeps
-    for one micro-batch; for each device its bytes. None: everything fits.
-    Raises ValueError for more devices than layers, or if no split fits.
+    memory: (state, activations, room). state and activations: for each layer, the bytes of its
+    state and of what it keeps for one micro-batch. room: the bytes of each device. None: everything
+    fits. Raises ValueError for more devices than layers, for a speed that is not above 0, or if no
+    split fits.
     """
     return _place(costs, speeds, memory, lambda left: left[:1])
 
 
 def stages_in_any_order(costs, speeds, memory=None):
-    """Like `stages_by_speed`, but it also chooses which device is which stage. Use it if all links
-    are equally fast, and for up to about 12 devices."""
+    """Like `stages_by_speed`, but it also chooses the device of each stage. Use it only if all
+    links are equally fast, and for up to about 12 devices."""
     return _place(costs, speeds, memory, lambda left: left)
 
 
@@ -99,5 +100,5 @@ def _place(costs, speeds, memory, next_ones):
 
 
 def without(left, k):
-    """The devices of `left` but k."""
+    """The devices of `left` except k."""
     return tuple(each for each in left if each != k)

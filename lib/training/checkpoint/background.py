@@ -37,7 +37,7 @@ from lib.training.checkpoint.random_state import random_state, set_random_state
 from lib.training.checkpoint.ranks import prepare, write
 
 KEEP = 2  # checkpoint files; older ones are removed
-LOOK = 0.002  # seconds before the thread begins, and between two looks for the other ranks' files
+LOOK = 0.002  # seconds before the thread begins, and between two checks for the other ranks' files
 FAILED = ".failed"  # the suffix of the file by which a rank reports that it could not write
 
 
@@ -76,7 +76,7 @@ class AsyncCheckpoint:
         """Run fn(*args) in the background. An exception is kept, and `wait` raises it."""
 
         def run():
-            time.sleep(LOOK)  # else it would take Python's lock before start() has returned
+            time.sleep(LOOK)  # otherwise it could take Python's lock before start() has returned
             try:
                 fn(*args)
             except BaseException as error:
@@ -99,8 +99,8 @@ class AsyncCheckpoint:
             old.unlink()
 
     def wait(self):
-        """Return when nothing is being written any more, so that the last checkpoint begun is
-        complete. Raises what its write raised."""
+        """Return when nothing is being written any more, so that the last checkpoint that was begun
+        is complete. Raises what its write raised."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
@@ -139,9 +139,10 @@ class BackgroundSave(AsyncCheckpoint):
 
     def save(self, folder, step, shared, own=None, group=None):
         """Begin the checkpoint of `step`, after waiting for the save before it. The arguments are
-        those of `checkpoint.save`, and it raises the same errors.
+        those of `checkpoint.save`. It raises the same errors, and those of `wait`.
 
-        Sends: a broadcast of 2 int64; and if there was a save before, the all-reduce of `wait`.
+        Sends: a broadcast of 2 int64, and the all-reduce of `wait` if an earlier save has not been
+        waited for.
         """
         self.wait()
         states = prepare(folder, step, shared, own, group)
@@ -179,7 +180,7 @@ class BackgroundSave(AsyncCheckpoint):
 
     def wait(self):
         """Return when the last save is complete on every rank. Sends: an all-reduce of one number,
-        if there was a save.
+        if a save has begun since the last call.
 
         If a write failed, every rank raises: a rank whose own write failed raises that error, the
         others a RuntimeError.
@@ -204,9 +205,9 @@ def snapshot(state):
     """A copy of `state`: every tensor is copied to the CPU's memory, and every dict, list and tuple
     is a new one.
 
-    It does what copy.deepcopy does, and is a few times as fast for hundreds of tensors. From a GPU
-    all copies go to pinned memory, which torch reuses for the next snapshot. They are queued first
-    and waited for once.
+    For hundreds of tensors this is several times faster than copy.deepcopy. From a GPU all copies
+    go to pinned memory, which torch reuses for the next snapshot. All of them are queued before we
+    wait, once, for the last.
     """
     copied = _copied(state)
     backend.synchronize_stream()

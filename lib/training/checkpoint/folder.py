@@ -12,8 +12,8 @@ A rename is atomic (POSIX): it happens in full or not at all. A run that is kill
 therefore leaves the previous checkpoint intact. However, a file system may write the rename to disk
 before the contents of the renamed files (Pillai et al. 2014, "All File Systems Are Not Created
 Equal"). If the power fails in between, a complete name is left on incomplete files, so we fsync the
-contents first. Old checkpoints are removed only after the rename. They are renamed too before that,
-because a half removed folder must not look complete.
+contents first. Old checkpoints are removed only after the rename. Before that they are renamed as
+well, because a half-removed folder must not look complete.
 
 A rename cannot replace a folder that has files in it. An earlier checkpoint of the same step is
 therefore renamed first, to step_00000042.replaced, and counts as complete until the new one exists.
@@ -25,7 +25,7 @@ import re
 import shutil
 from pathlib import Path
 
-KEEP = 2  # the last one, and one more in case that is damaged
+KEEP = 2  # the last one, and one more in case the last is damaged
 WHOLE = re.compile(r"step_(\d{8,})(\.replaced)?")
 LEFTOVER = re.compile(r"step_\d{8,}\.(unfinished|replaced|removed)")
 
@@ -62,7 +62,8 @@ def unfinished(folder, step):
 
 
 def clear_leftovers(folder):
-    """Remove what killed saves have left. Only one process may call it, while no one writes."""
+    """Remove what killed saves have left. Only one process may call it, and only while no
+    checkpoint is being written."""
     for path in sorted(Path(folder).glob("step_*")):
         whole = path.with_suffix("")
         if not LEFTOVER.fullmatch(path.name):

@@ -33,7 +33,7 @@ def set_random_state(state):
     """Set the generators to `state`, which `random_state` returned. Call it last, directly before
     the loop continues, because whatever runs in between may draw numbers.
 
-    Raises RuntimeError if only one of the two runs is on a GPU: their numbers would differ.
+    Raises RuntimeError if only one of the two runs is on a GPU, because their numbers would differ.
     """
     on_gpu = backend.device().type == "cuda"
     if on_gpu != (state["cuda"] is not None):

@@ -10,7 +10,7 @@ A save on rank 0 and on another rank r, from left to right:
     rank 0   makes the folder ->           | rank_0.pt, shared.pt | barrier | publishes | barrier
     rank r                    -> broadcast | rank_r.pt            | barrier |           | barrier
 
-The folder has to be on a file system that all ranks see, and belongs to one run.
+The folder has to be on a file system that all ranks see, and only one run may use it.
 
 A state may contain tensors, None, bool, int, float, str, torch.Size, torch.dtype, torch.device, and
 dicts, lists and tuples of these. Other types are refused because torch.load(weights_only=True) may
@@ -48,8 +48,9 @@ def save(folder, step, shared, own=None, group=None, open=open):
     this rank alone. open(path, mode) opens a file. A checkpoint of the same step is replaced. The
     last 2 checkpoints are kept, and what killed saves have left is removed.
     Sends: a broadcast of 2 int64 and two barriers.
-    Raises TypeError for a type that could not be loaded again; ValueError if ranks save different
-    steps, or the folder has a later step; FileNotFoundError if a rank does not see the folder.
+    Raises TypeError for a type that could not be loaded again; ValueError for a negative step, if
+    ranks save different steps, or if the folder has a later step; FileNotFoundError if a rank does
+    not see the folder.
     """
     states = prepare(folder, step, shared, own, group)
     write(folder, step, states, open)
@@ -82,8 +83,8 @@ def prepare(folder, step, shared, own=None, group=None):
         raise ValueError(
             f"rank {rank} saves step {step}, rank 0 step {agreed}: all ranks save the same step"
         )
-    # We cannot leave the later step alone, because `load` would still take it as the latest, and
-    # must not remove it, because it may be another run of the user's.
+    # We cannot leave the later step there, because `load` would still take it as the latest, and we
+    # must not remove it, because it may belong to another run.
     if later >= 0:
         raise ValueError(
             f"{folder} holds step {later}, after {step}: load it, remove it, or save to another "
@@ -112,8 +113,8 @@ def load(folder, step=None, group=None):
 
     step: None takes the latest. own: what this rank saved as its own; None if the checkpoint was
     saved on another number of ranks. Sends: a broadcast of 1 int64.
-    Raises FileNotFoundError if there is no such checkpoint; RuntimeError for a damaged file, naming
-    the next older step.
+    Raises FileNotFoundError if there is no such checkpoint, and RuntimeError for a damaged file;
+    its message names the next older step, if there is one.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     newest = latest(folder) if step is None else step
@@ -144,7 +145,8 @@ class Facts:
     path: Path
 
     def own_of(self, rank):
-        """What `rank` saved as its own. With it one can reshard for any other number of ranks."""
+        """What `rank` saved as its own, for resharding to another number of ranks. Raises
+        ValueError if no such rank saved the checkpoint."""
         if not 0 <= rank < self.world_size:
             raise ValueError(
                 f"{self.path} was saved on {self.world_size} ranks, 0 to {self.world_size - 1}: no "
@@ -161,12 +163,12 @@ def from_rank_0(numbers, group):
 
 
 def plain(state, where):
-    """`state` as it will be loaded. Raises TypeError for a type that torch.load would refuse, and
-    says where in the state it is."""
+    """`state` as it will be loaded. Raises TypeError for a type that a checkpoint may not contain,
+    and says where in the state it is."""
     if isinstance(state, torch.Tensor):
         state = state.detach()
         part_of_more = state.untyped_storage().nbytes() > state.nbytes
-        # of a view, torch.save would write the full storage
+        # for a view, torch.save would write the full storage
         return state.clone() if part_of_more else state
     if type(state) in (dict, OrderedDict):
         return type(state)(
@@ -186,7 +188,7 @@ def plain(state, where):
 
 def read(file):
     """Load a file of torch.save onto the CPU. If that fails, raises RuntimeError, which names the
-    file and the next older step."""
+    file and the next older step, if there is one."""
     try:
         with zipfile.ZipFile(
             file

@@ -4,10 +4,10 @@
     saved on 4 ranks          | 0 1 2 | 3 4 5 | 6 7 8 | 9 . . |      padded to 12
     loaded on 3               | 0 1 2   3 | 4 5   6 7 | 8   9 . . |  rank 1 reads files 1 and 2
 
-No rank has to gather anything: N ranks write at the same time, each 1/N, and a rank that loads
-opens only the files that contain elements of its shard. The padding depends on the number of ranks,
-so we save n and add the padding again when we load. torch's DCP (torch.distributed.checkpoint) also
-reshards while it loads.
+No rank has to gather anything. N ranks write at the same time, each 1/N. A rank that loads reads
+shards only from the files that contain elements of its own shard. The padding depends on the number
+of ranks, so we save n and add the padding again when we load. torch's DCP
+(torch.distributed.checkpoint) also reshards while it loads.
 
 Like every checkpoint of this package it is complete or absent: a killed save leaves the previous
 one intact.
@@ -27,7 +27,7 @@ def save_sharded(folder, step, pieces, sizes, shared=None, own=None, group=None,
     pieces: {name: (m,)}, this rank's shard of each flat buffer, where m = ceil(n/N) on every rank
     and the last elements are padding. sizes: {name: n}. Names and sizes are the same on every rank.
     save: `checkpoint.save`, or a BackgroundSave's. Sends and raises: as `save`. Raises ValueError
-    for a shard that is not of the size that n gives.
+    for a shard whose size is not ceil(n/N).
     """
     world_size = dist.get_world_size(group)
     for name, piece in pieces.items():
@@ -49,8 +49,8 @@ def load_sharded(folder, step=None, group=None):
     """Read a complete checkpoint of `save_sharded`, on any number of ranks: (pieces, shared, own,
     facts).
 
-    pieces: {name: (ceil(n/N),)} for this rank of these N. own: None if it was saved on another
-    number of ranks. Sends and raises: as `load`.
+    pieces: {name: (ceil(n/N),)}, this rank's shards on the N ranks of this run. own: None if the
+    checkpoint was saved on another number of ranks. Sends and raises: as `load`.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     saved, own, facts = load(folder, step, group)
@@ -71,7 +71,8 @@ def recut(n, piece_of, saved_on, rank, world_size):
     """The shard of `rank` of N, (ceil(n/N),), of a flat buffer of n elements that was saved as the
     shards of M = saved_on ranks: resharding.
 
-    piece_of(r) -> (ceil(n/M),), the shard of rank r of M; called only for those that are needed.
+    piece_of(r) -> (ceil(n/M),), the shard of rank r of M. It is called only for ranks whose shards
+    overlap with this one, or for one other rank if this shard is nothing but padding.
     """
     m, size = shard_size(n, saved_on), shard_size(n, world_size)
     begin, end = min(rank * size, n), min((rank + 1) * size, n)  # of this rank, in the flat buffer

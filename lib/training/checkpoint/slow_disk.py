@@ -3,7 +3,7 @@ fast machine can show what a slow disk does to training.
 
     write of m bytes     [.. m / rate seconds, asleep ..]          other threads go on
 
-Files do not share the rate, and neither do processes, so two of them write twice as fast as one.
+Each file has this rate to itself, so two files, or two processes, write twice as fast as one.
 Whatever is measured with such files is labelled as emulated.
 """
 
@@ -11,8 +11,8 @@ import time
 
 
 class PacedFile:
-    """A file opened for writing that takes at most `rate` bytes per second. In all else it behaves
-    as the file that it wraps."""
+    """A file opened for writing that accepts about `rate` bytes per second. Otherwise it behaves
+    like the file that it wraps."""
 
     def __init__(self, file, rate):
         self.file, self.rate, self.due = file, rate, time.monotonic()

@@ -11,7 +11,7 @@ fp16 needs both. bf16 has the range of fp32 and therefore needs no scaling, but 
 wider, so it needs the masters all the more.
 
     master_weights.py    the optimizer steps on fp32 copies of 16-bit weights
-    loss_scaler.py       a loss so large that its gradients are numbers in fp16, and no larger
+    loss_scaler.py       scales the loss so that its gradients are within the range of fp16
 """
 
 from lib.training.precision.loss_scaler import LossScaler

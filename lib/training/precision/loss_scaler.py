@@ -38,9 +38,9 @@ class LossScaler:
         stepped = scaler.step(optimizer)
         optimizer.zero_grad()
 
-    scale: S at the start; growth_interval good steps in a row multiply it by growth, an overflow by
-    backoff. Powers of two round nothing.
-    Raises ValueError for numbers with which S could not move up and down.
+    scale: S at the start. After growth_interval good steps in a row S is multiplied by growth, and
+    after an overflow by backoff. With powers of two nothing is rounded. Raises ValueError unless
+    scale > 0, growth > 1, 0 < backoff < 1 and growth_interval >= 1.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class LossScaler:
         self.good_steps = 0  # in a row, at this scale
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """S * L. Compute L in fp32, from `logits.float()`: the gradient of an fp16 loss is S
-        itself, above 65504."""
+        """S * L. Compute L in fp32, from `logits.float()`, because the gradient of L is S itself,
+        and the initial 65536 is above the largest fp16 number, 65504."""
         return loss * self.scale
 
     def step(
@@ -82,18 +82,18 @@ class LossScaler:
         `MasterWeights`). Their gradients may differ from rank to rank, as shards do: an inf or nan
         on one rank skips the step on all. A skipped step leaves parameters and optimizer state as
         they were.
-        Sends: one all-reduce of 1 element, whether there was an overflow.
-        Raises FloatingPointError, on every rank, when no scale has helped.
+        Sends: one all-reduce of 1 element, which says whether there was an overflow. Raises
+        FloatingPointError, on every rank, when the scale falls below SMALLEST.
         """
         gradients = [
             p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None
         ]
-        # (1,)  in how many gradients, over all ranks
+        # (1,)  how many gradients overflow; after the all-reduce, over all ranks
         overflow = torch.zeros(1, device=backend.device())
         for gradient in gradients:
             overflow += (~gradient.isfinite()).any()
-        # Ranks that disagreed would part for ever: other parameters, another scale, one gradient
-        # summed with two.
+        # If only some ranks skipped the step, their parameters and scales would differ from those
+        # of the others from then on.
         all_reduce(overflow, group)
         if overflow.item() > 0:
             self._back_off()
@@ -121,10 +121,11 @@ class LossScaler:
             self.good_steps = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: the scale, and how many good steps it has seen."""
+        """What a resumed run needs: the scale, and the number of good steps in a row at this
+        scale."""
         return {"scale": self.scale, "good_steps": self.good_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the scale of a `state_dict`; growth, backoff and interval stay
-        as they were given."""
+        """Restore the scale and the good steps from a `state_dict`. growth, backoff and the
+        interval stay as they were given."""
         self.scale, self.good_steps = state["scale"], state["good_steps"]

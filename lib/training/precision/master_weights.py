@@ -12,26 +12,26 @@ is less than half of that rounds back to where it was, every time:
     master, fp32        1 + 0.0001 = 1.0001   after 10 steps   1.001      after 1000 steps   1.1
     its copy in fp16                 1                         1.00098                       1.09961
 
-The master collects what fp16 cannot see, and its copy moves once enough has come together. It costs
-4 bytes per parameter, which ZeRO later divides over the ranks: there a master is a shard, and the
-three functions take shards.
+The master adds up updates that fp16 cannot represent, and its copy changes once their sum is large
+enough. It costs 4 bytes per parameter, which ZeRO later divides over the ranks. There a master
+belongs to a shard, so the three functions below are given shards.
 """
 
 import torch
 
 
 def make_masters(parameters):
-    """An fp32 copy of each 16-bit parameter, same shape and device; a parameter of 32 or 64 bits is
-    its own master."""
+    """An fp32 copy of each 16-bit parameter, with the same shape and device. A parameter of 32 or
+    64 bits is its own master."""
     return [p.detach().float().requires_grad_() if p.element_size() < 4 else p for p in parameters]
 
 
 @torch.no_grad()
 def grads_to_master(parameters, masters):
-    """Move each parameter's `.grad` into its master's, in fp32. Like backward it adds to what is
-    there already.
+    """Move each parameter's `.grad` into its master's, in fp32. Like backward, it adds to what is
+    already there.
 
-    The 16-bit gradient is dropped: a second call adds nothing twice.
+    The 16-bit gradient is dropped, so a second call does not add it again.
     """
     for parameter, master in zip(parameters, masters, strict=True):
         if master is parameter or parameter.grad is None:
@@ -50,7 +50,7 @@ def master_to_params(masters, parameters):
 
 
 class MasterWeights:
-    """Any torch optimizer, stepping on fp32 masters of `parameters`.
+    """Any torch optimizer, which updates fp32 masters of `parameters`.
 
         make_adam = lambda masters: torch.optim.AdamW(masters, lr=3e-4)
         optimizer = MasterWeights(model.parameters(), make_adam)
@@ -61,8 +61,8 @@ class MasterWeights:
         optimizer.zero_grad()
 
     parameters: of any dtypes. A tied one has one master, a frozen one has none. Make it after
-    `broadcast_parameters`: from then on the masters are the truth, and every step overwrites the
-    parameters.
+    `broadcast_parameters`, because from then on every step overwrites the parameters with the
+    masters.
     make_optimizer: called once with `masters`, the list of fp32 masters, one for each of
     `self.parameters`. masters_of: masters_of(parameters) -> their masters.
 
@@ -78,18 +78,18 @@ class MasterWeights:
 
     @property
     def param_groups(self):
-        """The optimizer's, of masters."""
+        """The parameter groups of the optimizer, which contain masters."""
         return self.optimizer.param_groups
 
     def grads_to_master(self):
-        """Between the average and the step: the masters take over the gradients. See the function
-        `grads_to_master`."""
+        """Move the gradients to the masters. Call it between the average and the step. See the
+        function `grads_to_master`."""
         grads_to_master(self.parameters, self.masters)
 
     def step(self):
         """Update the masters, and round them into the parameters.
 
-        Raises RuntimeError for a gradient that was not copied up: the step would go without it.
+        Raises RuntimeError for a gradient that was not copied up, because the step would ignore it.
         """
         for place, (parameter, master) in enumerate(
             zip(self.parameters, self.masters, strict=True)
@@ -103,7 +103,7 @@ class MasterWeights:
         master_to_params(self.masters, self.parameters)
 
     def zero_grad(self):
-        """Forget the gradients of both."""
+        """Clear the gradients of parameters and masters."""
         for tensor in [*self.parameters, *self.masters]:
             tensor.grad = None
 
@@ -117,9 +117,10 @@ class MasterWeights:
 
     @torch.no_grad()
     def load_state_dict(self, state):
-        """Masters and optimizer state bit for bit, and the parameters rounded from them.
+        """Restore masters and optimizer state bit for bit, and round the masters into the
+        parameters.
 
-        Raises ValueError if `state` is of other parameters.
+        Raises ValueError if the shapes of the saved masters are not those of these.
         """
         saved, here = (
             [tuple(tensor.shape) for tensor in side] for side in (state["masters"], self.masters)
