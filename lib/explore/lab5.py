@@ -26,8 +26,7 @@ CURVE = [round(0.5 + 0.05 * i, 2) for i in range(71)]  # factors at which curves
 
 def capacity():
     """The share of tokens that are dropped and the share of slots that stay empty, for a capacity
-    factor and numbers of experts and tokens of your choice, and for experts that are chosen equally
-    often or not."""
+    factor, a skew, and numbers of experts and tokens of your choice."""
     explore(
         draw_capacity,
         capacity_factor=FACTORS,

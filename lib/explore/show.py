@@ -15,10 +15,11 @@ def explore(draw, **choices):
     `choices`. When one of them changes, the figure is redrawn in place. Without a kernel, and with
     LAB_STATIC=1, only the figure is shown.
 
-    draw: returns a Drawing. Every parameter that gets a slider has a default. choices: for each
-    such parameter the values of its slider, or {label: value, ...}. The default is one of the
-    values. Raises ValueError for a parameter that `draw` does not have, and for values that do not
-    contain the default.
+    draw: returns a Drawing. Every parameter that gets a slider has a default.
+    choices: for each such parameter the values of its slider, or {label: value, ...}. The default
+    is one of the values.
+    Raises ValueError for a parameter that `draw` does not have, and for values that do not contain
+    the default.
     """
     defaults = {name: p.default for name, p in inspect.signature(draw).parameters.items()}
     for name, values in choices.items():

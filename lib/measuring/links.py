@@ -62,7 +62,8 @@ def measure_links(link: dict) -> tuple[Link, Link]:
     machine, the emulated one).
 
     link: the arguments of `slow_link`. Prints three claims, and alpha and the bandwidth of both
-    links. If a claim could not be measured, it says so and returns typical values. Raises Refuted.
+    links. If a claim could not be measured, it says so and returns typical values. Raises Refuted
+    if a claim is refuted.
     """
     here, emulated = sizes_for(backend.choose("auto", 2).name), list(SIZES[:5])
     run = lambda *args: launch.run(ping_pong, *args, nproc=2, ledger=False)[0]

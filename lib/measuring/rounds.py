@@ -132,8 +132,7 @@ def interleave(clocks: list[Callable[[], float]], rounds: int) -> np.ndarray:
     """Call every clock once a round, forwards in even rounds and backwards in odd ones.
 
     clocks: functions that return seconds. Returns these seconds, (rounds, sides). The order
-    alternates so that of any two sides, each runs first in half of the rounds, if their number is
-    even.
+    alternates so that of any two sides, each runs first in half of an even number of rounds.
     """
     seconds = np.empty((rounds, len(clocks)))
     for i in range(rounds):
