@@ -136,7 +136,10 @@ def read(yours, unit: str = "") -> float | str:
     match = NUMBER.fullmatch(yours)
     if not match:
         return yours.strip()
-    number = float(re.sub(r"[,_']", "", match["number"])) / int(match["over"] or 1)
+    try:
+        number = float(re.sub(r"[,_']", "", match["number"])) / int(match["over"] or 1)
+    except (ValueError, ZeroDivisionError):  # such as 1.2.3 or 1/0
+        return yours.strip()
     given, asked = (match["unit"] or "").strip().rstrip("."), unit
     if not given and match["over"] and asked == "%":
         return 100 * number
