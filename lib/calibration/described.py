@@ -142,8 +142,8 @@ def _weighed(model, row, base):
 
 
 def _layers(row, name, sizes):
-    """The layers that the row states. Otherwise the multiple of the pipeline's stages for which all
-    sizes together give about params_b parameters. Raises Unpredictable."""
+    """The number of layers, if the row states it; otherwise the multiple of the pipeline's stages
+    for which all sizes together give about params_b parameters. Raises Unpredictable."""
     if "layers" in sizes:
         return sizes["layers"]
     billions, p = number(row, "params_b"), whole(row, "pp", 1)

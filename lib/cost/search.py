@@ -51,9 +51,9 @@ def powers(most):
 
 
 def depths(layers, gpus):
-    """Values of pp that divide `gpus` and leave every stage a layer. If pp does not divide the
-    layers, embedding and head count as a layer each, as in published runs: 126 layers on 16 stages
-    are 7, 8, ... 8, 7.
+    """Values of pp that divide `gpus` and leave at least one layer on every stage. If pp does not
+    divide the layers, embedding and head count as a layer each, as in published runs: 126 layers on
+    16 stages are 7, 8, ... 8, 7.
     """
     return [pp for pp in divisors(gpus) if pp <= layers and min(split(layers, pp)) > 0]
 

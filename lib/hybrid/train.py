@@ -152,8 +152,8 @@ class Hybrid:
         rank.
 
         tokens, targets: (rows, T) int64, this rank's `local_batch`. Afterwards the gradient of that
-        loss is in `.grad` of the tensors that the updates step on. Sends: lines 1 to 4 above, and
-        two all-reduces of one number, the loss.
+        loss is in `.grad` of this rank's parameters or, with a ShardedUpdate, of its shards. Sends:
+        lines 1 to 4 above, and two all-reduces of one number, the loss.
         """
         # 1, 2
         loss = self.pipeline.run(self.schedule, self.cut(tokens), self.cut(targets), self.loss_of)
@@ -208,8 +208,8 @@ class Hybrid:
         )
 
     def step(self) -> None:
-        """Update, and clear the gradients. Sends: with a ShardedUpdate, an all-gather of the
-        parameters over the data ranks."""
+        """Update, and clear the gradients. Sends: with a ShardedUpdate, an all-gather per flat,
+        over the data ranks, or for experts over dp and cp."""
         for update in self.updates:
             update.step()
             update.zero_grad()

@@ -292,8 +292,8 @@ def choose(backend: str, nproc: int) -> backends.Choice:
 def check_call(
     fn: Callable, args: tuple, nproc: int, timeout: float, seed: int, unknown: list[str]
 ) -> None:
-    """Raise RuntimeError, TypeError or ValueError if a run with these arguments cannot work. This
-    is done before any rank is started."""
+    """Raise RuntimeError, TypeError or ValueError if a run with these arguments cannot work. The
+    callers do this before they send anything to a rank."""
     if wrong := _wrong_call(fn, args, nproc, timeout, seed, unknown):
         raise short(wrong)
 

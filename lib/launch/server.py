@@ -122,9 +122,10 @@ def _connect_to_new_process(fds):
 def _preparation_data(name):
     """What multiprocessing tells a new process, but for our ranks without the main module.
 
-    Otherwise every rank would run the user's script again up to its `if __name__ == "__main__":`,
-    and a script without that line would launch ranks that launch ranks. Ranks do not need the main
-    module, because its functions are sent by value.
+    Otherwise every rank would run the user's script again, except for its
+    `if __name__ == "__main__":` block. In a script without that block, each rank would call
+    launch.run again, and multiprocessing would refuse with a RuntimeError. Ranks do not need the
+    main module, because its functions are sent by value.
     """
     data = _prepare(name)
     if _ours():

@@ -18,9 +18,9 @@ You do not have to number the nodes, because all of them run the same command, a
 rendezvous numbers those that join. With its "static" rendezvous (--node-rank), a node would notice
 a failure on another node only when its own ranks fail because of it.
 
-Before torchrun starts, the job lets every node connect to every other one at its NodeAddr, which is
-the address that Slurm itself uses. Without this check, the only sign of a wrong address would be
-that torchrun silently looks for a name that no node has, and gives up after a minute.
+Before torchrun starts, the job checks that every node can reach every other one at its NodeAddr,
+which is the address that Slurm itself uses. Without this check, the only sign of a wrong address
+would be that torchrun silently looks for a name that no node has, and gives up after a minute.
 
 Tests run these jobs under Slurm 22.05.8 of Debian 12, with two nodes on one machine
 (tests/slurm.py). Each node has two ranks, which use gloo. One test kills a rank, and another sets a

@@ -28,9 +28,9 @@ def record_to_dir(folder: str | None = None) -> Iterator[None]:
     """Write this rank's log to `folder` for the duration of the block. If `folder` is None, use
     $LEDGER_DIR; if that is not set either, write no log.
 
-    An Exception that leaves the block is recorded with its line, and raised again. As long as the
-    process lives, it holds a lock on a file in the folder, so that a reader can distinguish a rank
-    that was killed from one that is running.
+    An Exception that leaves the block is recorded with its line, and raised again. During the
+    block the rank's process holds a lock on a file in the folder, so that a reader can distinguish
+    a rank that was killed from one that is still running.
     """
     folder = folder or os.environ.get("LEDGER_DIR")
     if not folder:
@@ -41,7 +41,7 @@ def record_to_dir(folder: str | None = None) -> Iterator[None]:
     for kind in KINDS:  # remove those of an earlier job in the same folder
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{folder}/{kind}{rank}")
-    alive = open(f"{folder}/alive{rank}", "w")  # noqa: SIM115  open as long as the process lives
+    alive = open(f"{folder}/alive{rank}", "w")  # noqa: SIM115  open until the block ends
     with contextlib.suppress(OSError):  # if the file system has no locks, a kill goes unnoticed
         fcntl.lockf(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     writer = LogWriter(folder, rank, dist.get_world_size())

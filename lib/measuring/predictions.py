@@ -140,6 +140,8 @@ def read(yours, unit: str = "") -> float | str:
         number = float(re.sub(r"[,_']", "", match["number"])) / int(match["over"] or 1)
     except (ValueError, ZeroDivisionError):  # such as 1.2.3 or 1/0
         return yours.strip()
+    if not math.isfinite(number):  # such as 1e999
+        return yours.strip()
     given, asked = (match["unit"] or "").strip().rstrip("."), unit
     if not given and match["over"] and asked == "%":
         return 100 * number

@@ -248,8 +248,9 @@ def with_start(kind: type[SharedMoE], start_exchange: Callable, *parts: Any) -> 
 
 
 def token_by_token(dropless: Callable, grouped_mm: Callable) -> dict[str, float]:
-    """The error of a dropless layer in float64 against one process that computes token after token,
-    and how many pairs this rank sends to other ranks. No token chooses expert 0.
+    """The error of a dropless layer in float64, compared with a single-process baseline that
+    computes one token at a time, and how many pairs this rank sends to other ranks. No token
+    chooses expert 0.
 
     Section of the ledger: layer.
     """

@@ -47,7 +47,8 @@ class CorrelatedGate(nn.Module):
     """logits (n, E) -> Choice by top_k_gate(logits + strength * A[first choice], k).
 
     n_experts: E. k: 2 or more. strength: lambda. beta: the weight of the old A in an update. After
-    each step call `update` with `co_activation_counts(last.experts, E)`, summed over all ranks.
+    each step call `update` with `co_activation_counts(layer.last.experts, E)`, summed over all
+    ranks, where `layer` is the MoE that uses this gate.
     """
 
     A: Tensor

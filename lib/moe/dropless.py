@@ -107,8 +107,8 @@ def dropless(
 
 
 class GroupedExperts(nn.Module):
-    """Experts with their weights in two tensors: rows (M, D), sorted by expert, counts (each,) ->
-    (M, D).
+    """Experts whose weights are stacked in two tensors. Called with rows (M, D), sorted by expert,
+    and counts (each,); returns (M, D). each: how many experts there are.
 
         expert_e(x) = gelu(x w_in[e]) w_out[e]            w_in (each, D, F), w_out (each, F, D)
 

@@ -41,7 +41,7 @@ from lib.pipeline.stash import WeightStash, pipedream
 
 
 class PipeDream(Pipeline):
-    """This rank's stage of a pipeline that updates after every mini-batch.
+    """This rank's stage of a pipeline that updates after every `backwards_per_update` mini-batches.
 
         sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.1)
         pipeline = PipeDream(stages, links, minibatches, sgd)
@@ -100,8 +100,9 @@ class PipeDream(Pipeline):
         """Train on n mini-batches, in order; returns their losses, [() detached, ...], on the last
         rank, else None.
 
-        Arguments as for `Pipeline.run`, but each mini-batch is a batch by itself: its mean loss is
-        not weighted, and an update follows it. Sends: 2(p-1)n messages.
+        Arguments as for `Pipeline.run`, without the schedule. Each mini-batch is a batch in its own
+        right, so its mean loss is not weighted, and an update follows after every
+        `backwards_per_update` of them. Sends: 2(p-1)n messages.
         """
         schedule = pipedream(len(self.links.ranks), len(minibatches))
         losses = self.execute(schedule, minibatches, targets, loss_fn, record)

@@ -45,8 +45,8 @@ class Step(NamedTuple):
 
 
 def transfers(schedule):
-    """[[Step, ...] of rank 0, of rank 1, ...]: the schedule, with what each rank does about
-    messages.
+    """[[Step, ...] of rank 0, of rank 1, ...]: the schedule, together with the receives, waits
+    and sends of each rank.
 
     schedule: a valid one. Raises ScheduleError for one that deadlocks.
     """

@@ -143,8 +143,8 @@ def gradient_range(gradients, scale):
 
 
 def _fate(gradients):
-    """What rounding to fp16 does, as shares of all gradients: they become 0, a subnormal number, or
-    infinity. "lost" is the sum of the first two."""
+    """The shares of these gradients that rounding to fp16 turns into 0, into a subnormal number,
+    and into infinity. "lost" is the sum of the first two."""
     with np.errstate(over="ignore", under="ignore"):
         rounded = gradients.astype(np.float16).astype(np.float64)
     return {

@@ -23,9 +23,9 @@ al. 2022):
 
     dv = P^T dout     dS = P * (dout v^T - delta)     dq += dS k / sqrt(d)     dk = dS^T q / sqrt(d)
 
-If the inputs have 16 bits, scores and all sums are kept in 32, as in FlashAttention. A bfloat16 has
-8 bits of precision, so a score of 4 would be rounded by up to 1/64, and its exponential by more
-than one per cent.
+If the inputs have 16 bits, scores and all sums are kept in 32, as in FlashAttention. bfloat16 has 8
+bits of precision, so rounding a score between 4 and 8 changes it by up to 1/64, and its exponential
+by up to 1.6 per cent.
 
 Sources: Milakov & Gimelshein 2018, "Online normalizer calculation for softmax"; Rabe & Staats 2021,
 "Self-attention does not need O(n^2) memory". FlashAttention (Dao et al. 2022) does this over its

@@ -6,7 +6,8 @@ two halves.
                            m >= 2p-1
     kept                   at most 2p stages x micro-batches with F done and W not
 
-Any lists that stay within both, and run every kind in the order of the micro-batches, are right.
+Any valid schedule is right if it stays within these limits on idle time and on what is kept, and
+runs every kind in the order of the micro-batches.
 """
 
 from lib.check.causes import hints

@@ -102,7 +102,7 @@ BEFORE_FORWARD, AFTER_FORWARD = (
 BEFORE_BACKWARD = METHOD.format("before_backward", "unshard")
 AFTER_BACKWARD = (
     "def after_backward(self, index: int) -> None:\n"
-    "        # first the weights, so that they are gone when the gradients' flat buffer is "
+    "        # the weights first, so that they are gone before the gradients' flat buffer is "
     "allocated\n"
     "        self.units[index].reshard()\n"
     "        self.units[index].reduce_gradients()"
