@@ -35,14 +35,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
     "TorchDispatchMode", "all_to_all_with_backward", "backend_of", "below_backend_select",
     "collectives_so_far", "device_types", "dispatch_modes", "flight_recorder",
     "free_cublas_workspaces", "get_gradient", "name_the_functions_module", "print_options",
     "registry", "saved_tensors_hooks", "set_gradient", "storage_nbytes", "tree_flatten",
-    "tree_leaves", "tree_map", "tree_unflatten", "unawaited_collectives", "without_dispatch_modes",
+    "tree_map", "tree_unflatten", "unawaited_collectives", "without_dispatch_modes",
 ]  # fmt: skip
 
 # The key set with which an operator that we intercepted at BackendSelect is redispatched to the

@@ -106,8 +106,7 @@ def in_step(cases, groups_of, one, group):
     for case in cases:
         mine = dist.get_rank() in case.members
         seen.append(one(case, groups[case]) if mine else None)
-        right = not mine or seen[-1]["ok"]
-        if not all(said[0] for said in wire.exchange(bytes([right]))):
+        if not wire.agreed(not mine or seen[-1]["ok"]):
             break
     return seen
 

@@ -46,6 +46,10 @@ class Wire:
                 everyones = _read(down, n * self.N)
         return [everyones[n * r : n * (r + 1)] for r in range(self.N)]
 
+    def agreed(self, ok: bool) -> bool:
+        """True if `ok` holds on every rank of the group."""
+        return all(said[0] for said in self.exchange(bytes([ok])))
+
 
 @functools.cache  # groups are kept from run to run, and pipes are empty after each exchange
 def _pipes(name, place, N):
@@ -59,7 +63,7 @@ def _pipe(path):
     with contextlib.suppress(FileExistsError):
         os.mkfifo(path)
     # both ends are opened, because opening one would wait for the other rank
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return os.open(path, os.O_RDWR)
 
 
 def _read(pipe, n):

@@ -92,9 +92,10 @@ class MeshCase(Case):
 
 def measure(script, reference, cases, excused=None):
     """The measure of a script that receives (mesh, ends), as `places_of` makes them."""
-    excused = EXCUSED | (excused or {})
-    together = cases[0], replace(cases[0], again=1)
-    return SideBySide(script, reference, cases, (), (), places_of, excused, together)
+    return SideBySide(
+        script, reference, cases, groups=places_of, excused=EXCUSED | (excused or {}),
+        together=(cases[0], replace(cases[0], again=1)),
+    )  # fmt: skip
 
 
 def exercise(measure, *rows, leaves_out):
