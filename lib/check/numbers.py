@@ -9,20 +9,22 @@ A case is the tuple of the function's arguments, in order; words(*case) is its n
 """
 
 from lib.check.claims import is_number
-from lib.check.explain import described, times
+from lib.check.explain import times
 from lib.check.left_out import NO_TENSORS
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 
-NOTHING, NO_NUMBER = "something is returned", "a number is returned"
+NO_NUMBER = "a number is returned"
 
 
 def is_one(show, out, what="a number") -> bool:
     """True if `out` is a finite number. If it is not, show what it is instead."""
-    good = is_number(out) and out - out == 0
-    show(NOTHING, f"got None, expected {what}" if out is None else "")
-    said = f"got {described(out)}, expected {what}"
-    show(NO_NUMBER, "" if good or out is None else said)
-    return good
+    return show.returned(out, is_finite(out), what, NO_NUMBER)
+
+
+def is_finite(out) -> bool:
+    """True if `out` is a number, and neither infinite nor nan."""
+    return is_number(out) and out - out == 0
 
 
 def show_times(show, name, number):
@@ -58,6 +60,6 @@ def numbers(reference, cases, words, name, unit=1):
             show_times(show, name, out * unit)
 
     def about(*some):
-        return (NOTHING, NO_NUMBER, name), here(*(names[case] for case in some))
+        return (RETURNED, NO_NUMBER, name), here(*(names[case] for case in some))
 
     return SideBySide(script, reference, here(*jobs), groups=None, excused=NO_TENSORS), about

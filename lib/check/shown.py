@@ -30,7 +30,8 @@ from lib.check.explain import fraction, narrowed, two
 from lib.check.tensors import compared
 from lib.check.traffic import astray, beside
 
-ERROR = "the error raised"  # the name under which `Show.refused` shows it
+# the names under which `Show.refused` and `Show.returned` show their values
+ERROR, RETURNED = "the error raised", "something is returned"
 SAMPLE = 12  # how many elements of each wrong tensor are in a trace
 
 

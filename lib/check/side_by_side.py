@@ -9,6 +9,7 @@
         show("kept", n, beside="rank 0: ...")    a line that the verdict adds if this is wrong
         show("order", "2F0 stands before 1F0")   a property: "" if it holds, else what violates it
         show.said(FORM, {"order": "2F0 ..."})    all properties in FORM; returns whether one fails
+        show.returned(y, good, "a dict", "dict") the form of a result; returns `good`
         yield                                    a second script may run here (probe "two at once")
         show.backward(y)                         from a random dy; shows the inputs' gradients
 
@@ -39,10 +40,11 @@ from lib.check.cases import Case, called, groups_and_control, in_step
 from lib.check.comm import Recorder
 from lib.check.earlier import functions_of
 from lib.check.exercise import Exercise, Problem
+from lib.check.explain import described
 from lib.check.failure import of_error
 from lib.check.guard import is_students, noting_calls
 from lib.check.overlap import Gates, started_threads
-from lib.check.shown import ERROR, claims, compared_with, differences, traced
+from lib.check.shown import ERROR, RETURNED, claims, compared_with, differences, traced
 from lib.check.tensors import draw
 
 PLAIN = (int, float, str, torch.Tensor, type(None))
@@ -165,6 +167,13 @@ class Show:
             error_type = type(error).__name__
         self(ERROR, f"[{error_type}]")
         return out
+
+    def returned(self, out, good, expected, name) -> bool:
+        """Show that the answer has returned something and, under `name`, that it is what is
+        `expected`, which `good` says. Returns `good`."""
+        self(RETURNED, f"got None, expected {expected}" if out is None else "")
+        self(name, "" if good or out is None else f"got {described(out)}, expected {expected}")
+        return good
 
     def wrong(self, *names) -> bool:
         """True if something shown under these names so far differs from the reference, on any rank.

@@ -63,6 +63,14 @@ class Setup:
     capacity: int = 20_000
     seed: int = 0
 
+    def __str__(self) -> str:
+        """`healthy: ranks with 4, 4 examples, 2 micro-batches, 2 epochs of 3 steps`"""
+        each, k, steps = ", ".join(map(str, self.shares)), self.microbatches, self.steps_per_epoch
+        return (
+            f"{self.sabotage}: ranks with {each} examples, {k} micro-batch{'es' * (k > 1)}, "
+            f"{self.epochs} epochs of {steps} step{'s' * (steps > 1)}"
+        )
+
     @property
     def steps(self) -> int:
         return self.epochs * self.steps_per_epoch

@@ -18,7 +18,8 @@ from lib.check.claims import is_number
 from lib.check.exercise import Bundle
 from lib.check.explain import cut
 from lib.check.left_out import NO_RANKS, NO_TENSORS
-from lib.check.numbers import NOTHING, numbers
+from lib.check.numbers import numbers
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.collectives.cost import COST, cheapest
 
@@ -65,10 +66,10 @@ def script(make, case, show):
     job = JOBS[case.what]
     name = show.run(make, *job)
     is_name = isinstance(name, str) and name in ALGORITHMS
-    form = NOTHING if name is None else TIME if is_number(name) else NAME
+    form = RETURNED if name is None else TIME if is_number(name) else NAME
     told = f"the function {name.__name__}" if callable(name) else cut(name, 60)
     wrong = {} if is_name else {form: f"got {told}, expected a name such as 'ring'"}
-    if not show.said((NOTHING, TIME, NAME), wrong):
+    if not show.said((RETURNED, TIME, NAME), wrong):
         takes = COST[name].time(*job) * 1e6
         show(TAKES, takes, beside=f"{name} takes {takes:,.6g} us.")
 
@@ -76,7 +77,7 @@ def script(make, case, show):
 MEASURE = SideBySide(script, cheapest, here(*JOBS), groups=None, excused=NO_TENSORS)
 CHOICE = MEASURE.exercise(
     ("8 bytes and 64 MB", 2, "2, 3, 4, 8, 12, 64 ranks; three links",
-     ((NOTHING, TIME, NAME, TAKES), AT_ENDS)),
+     ((RETURNED, TIME, NAME, TAKES), AT_ENDS)),
     ("sizes between", 2, "1 kB, 20 kB, 100 kB, 1 MB"),
     hints=hints("lab0", "cheapest"), leaves_out=NO_RANKS,
 )  # fmt: skip

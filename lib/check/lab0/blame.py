@@ -4,25 +4,26 @@ are to blame in which collective."""
 import copy
 
 from lib.check.causes import hints
-from lib.check.explain import cut
 from lib.check.lab0.blame_cases import ANOTHER, CASES, FIRST, NEVER, NOBODY
 from lib.check.left_out import NO_RANKS, NO_TENSORS
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.ledger.flight import blame
 from lib.ledger.words import ranks_text
 
-NOTHING, FORM, EMPTY, MIXED, STRANGE = MISREAD = (
-    "nothing", "{group: (nth, op, ranks)}", "no empty entry", "sorted ranks", "a recorded number"
-)  # fmt: skip
+FORM = "{group: (nth, op, ranks)}"
+EMPTY, MIXED, STRANGE = MISREAD = "no empty entry", "sorted ranks", "a recorded number"
 WRONG, NTH, OP, RANKS = "groups with something wrong", "nth", "op", "ranks"
-ALL = (*MISREAD, WRONG, NTH, OP, RANKS)
+ALL = (RETURNED, FORM, *MISREAD, WRONG, NTH, OP, RANKS)
 
 
 def script(make, case, show):
     dumps = CASES[case.what]
     out = show.run(make, {rank: copy.deepcopy(records) for rank, records in dumps.items()})
     got = _read(out)
-    if show.said(MISREAD, _misread(out, got, dumps)):
+    if not show.returned(out, got is not None, f"{FORM}, or {{}} if nothing went wrong", FORM):
+        return
+    if show.said(MISREAD, _misread(got, dumps)):
         return
     told = [_told(dumps, group, nth) for group, (nth, _, _) in got.items()]
     beside = "\n".join([f"You return {got}", *told])
@@ -45,12 +46,8 @@ def _read(got):
         return None
 
 
-def _misread(out, got, dumps):
-    """{name: what is wrong with the form}, or {}."""
-    if out is None:
-        return {NOTHING: "got None; where nothing went wrong {} is right"}
-    if got is None:
-        return {FORM: f"got {cut(out)}, expected {FORM}"}
+def _misread(got, dumps):
+    """{name: what is wrong with an entry}, or {}."""
     for group, (nth, _, ranks) in got.items():
         if not ranks:
             return {EMPTY: f"got {got}: group {group} has no rank to blame"}

@@ -6,8 +6,9 @@ from math import isfinite
 
 from lib.check.causes import hints
 from lib.check.claims import is_number
-from lib.check.explain import cut, described
+from lib.check.explain import cut
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.strategies import CARD, NVLINK, SITUATIONS, Cluster, Model, seconds_lost
 
@@ -33,13 +34,14 @@ OTHERS = {  # edge cases, in which a rule just holds or just fails to hold
 JOBS = SITUATIONS | OTHERS
 CASES = here(*JOBS)
 SIX = CASES[: len(SITUATIONS)]
-FORM = ("nothing", "a dictionary", "the six names", "no such", "numbers")
+A_DICT, ENTRIES = "a dictionary", ("the six names", "no such", "numbers")
 FITS, NOT = "fits", "does not"
 
 
 def script(make, case, show):
     lost = show.run(make, *JOBS[case.what])
-    if show.said(FORM, _misread(lost)):
+    is_dict = show.returned(lost, isinstance(lost, dict), "a dict", A_DICT)
+    if not is_dict or show.said(ENTRIES, _misread(lost)):
         return
     show("which fit:", [(f"{way!r}", FITS if way in lost else NOT) for way in WAYS])
     for way, seconds in lost.items():
@@ -48,9 +50,6 @@ def script(make, case, show):
 
 def _misread(lost):
     """{name: what is wrong}, or {}."""
-    if not isinstance(lost, dict):
-        name = "nothing" if lost is None else "a dictionary"
-        return {name: f"got {described(lost)}, expected a dict"}
     for way, seconds in lost.items():
         if way not in WAYS:
             names = ", ".join(map(repr, WAYS))
@@ -64,7 +63,7 @@ def _misread(lost):
 MEASURE = SideBySide(script, seconds_lost, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = MEASURE.exercise(
     ("what fits", 4, "the six situations",
-     ((*FORM, "which fit:"), SIX)),
+     ((RETURNED, A_DICT, *ENTRIES, "which fit:"), SIX)),
     ("data and sharded", 2, "seconds, within 1 %", (("data", "sharded"), SIX)),
     ("tensor and pipeline", 2, "seconds, within 1 %", (("tensor", "pipeline"), SIX)),
     ("tensor inside the node", 3, "data or a pipeline across", ((INSIDE, BOTH), SIX)),

@@ -10,8 +10,8 @@ from functools import cache
 
 from lib import launch
 from lib.check.causes import hints
-from lib.check.explain import described
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.data_parallel.sabotage import HEALTHY, SABOTAGES, Setup, diagnose, runs, train_all
 
@@ -20,17 +20,8 @@ NAMES = (HEALTHY, *SABOTAGES)
 FEW = 7_000  # a bucket capacity in bytes that is so small that there are many buckets
 
 
-def _words(setup):
-    """What a verdict calls its run."""
-    each, k, steps = ", ".join(map(str, setup.shares)), setup.microbatches, setup.steps_per_epoch
-    return (
-        f"{setup.sabotage}: ranks with {each} examples, {k} micro-batch{'es' * (k > 1)}, "
-        f"{setup.epochs} epochs of {steps} step{'s' * (steps > 1)}"
-    )
-
-
 SETUPS = {  # the healthy ones come last, so that a claim begins with its own mistake
-    _words(setup): setup
+    str(setup): setup
     for setup in (
         Setup(NO_BROADCAST, (3, 3), 1, 2, 2, seed=21),
         Setup(NO_BROADCAST, (4, 1, 2), 2, 2, 2, seed=22),
@@ -65,11 +56,10 @@ def made():
 def script(make, case, show):
     of, run = made()[case.what], deepcopy(made()[case.what])
     out = show.run(make, run)
-    six = f"got {described(out)}, expected one of {', '.join(map(repr, NAMES))}"
-    show("one of the six", "" if isinstance(out, str) and out in NAMES else six)
     changed = [f for f in vars(of) if getattr(run, f) != getattr(of, f)]
     show("arguments of the run", ", ".join(f"run.{one}" for one in changed))
-    if not show.wrong("one of the six"):
+    is_name, six = isinstance(out, str) and out in NAMES, f"one of {', '.join(map(repr, NAMES))}"
+    if show.returned(out, is_name, six, "one of the six"):
         show("the mistake", out)
 
 
@@ -79,7 +69,7 @@ MEASURE = SideBySide(script, diagnose, here(*SETUPS), groups=None, excused=NO_TE
 def about(*sabotages):
     """The shown names and the cases of a claim about these mistakes, which include healthy runs."""
     cases = here(*(name for name, of in SETUPS.items() if of.sabotage in (*sabotages, HEALTHY)))
-    return ("one of the six", "the mistake"), cases
+    return (RETURNED, "one of the six", "the mistake"), cases
 
 
 EXERCISE = MEASURE.exercise(

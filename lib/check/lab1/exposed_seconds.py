@@ -5,7 +5,8 @@ import random
 
 from lib.check.causes import hints
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
-from lib.check.numbers import NO_NUMBER, NOTHING, is_one
+from lib.check.numbers import NO_NUMBER, is_one
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.exposed import exposed_seconds
 
@@ -57,7 +58,7 @@ ANY = {
 }
 CASES = ONE | MESSAGES | COMPUTE | ANY
 OVER, SECONDS = "more than all messages", "the seconds"
-ALL = (NOTHING, NO_NUMBER, OVER, SECONDS)
+ALL = (RETURNED, NO_NUMBER, OVER, SECONDS)
 ALL_MESSAGES = {name: exposed_seconds([], messages) for name, (_, messages) in CASES.items()}
 
 

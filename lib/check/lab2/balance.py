@@ -15,6 +15,7 @@ from lib.check.claims import iterator
 from lib.check.explain import cut
 from lib.check.lab2.schedules import described
 from lib.check.left_out import BUILT, NO_TENSORS
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline.balance import balance
 
@@ -40,7 +41,7 @@ JOBS = [
 REFUSED = [((1, 1, 1), 4), ((2,), 2), ((), 1), ((1, 2), 0)]
 OF_NAME = {f"balance({[*costs]}, {p})": (costs, p) for costs, p in JOBS + REFUSED}
 CASES = here(*OF_NAME)
-FORM = ("nothing", "iterator", "numbers", "lists")
+FORM = (RETURNED, "iterator", "numbers", "lists")
 LAYERS = ("bounds", "costs", "unknown", "lost", "out of order", "twice", "stages", "empty")
 
 
@@ -61,7 +62,7 @@ def script(make, case, show):
 def _misread(out, p):
     """(name, text) if the result is not a list of lists of layers, else None."""
     if out is None:
-        return "nothing", f"got None, expected {p} ranges of layers"
+        return RETURNED, f"got None, expected {p} ranges of layers"
     if found := iterator(out, "stage {} is"):
         return "iterator", found.text
     listed = isinstance(out, (list, tuple))

@@ -20,6 +20,7 @@ from lib.check import framework
 from lib.check.causes import hints
 from lib.check.explain import cut
 from lib.check.left_out import BUILT, NO_TENSORS
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline.report import pipeline_report
 
@@ -36,31 +37,27 @@ OF_NAME = {
     f"{len(costs)} items, p = {p}, v = {v}, m = {m}": (costs, p, v, m, *rest)
     for costs, p, v, m, *rest in JOBS
 }
-FORM = ("nothing", "a dictionary", "the keys", "numbers", "several numbers")
+FORM = A_DICT, *ENTRIES = "a dictionary", "numbers", "several numbers"
 
 
 def script(make, case, show):
     costs, *rest = job = OF_NAME[case.what]
     libs, own = _right(job, framework.passed("interleaved"))  # computed before the answer runs
     out = show.run(make, [*costs], *rest)
-    for key in () if show.said(FORM, _misread(out)) else KEYS:
+    is_dict = isinstance(out, dict) and {*out} == {*KEYS}
+    is_dict = show.returned(out, is_dict, f"a dict with {', '.join(KEYS)}", A_DICT)
+    for key in KEYS if is_dict else ():
+        if show.said(ENTRIES, _misread(key, out[key])):
+            return
         got = float(out[key])
         alike = own and isclose(got, own[key], rel_tol=1e-9, abs_tol=1e-12)
         show(key, libs[key] if alike else got)
 
 
-def _misread(out):
+def _misread(key, got):
     """{name: what is wrong}, or {}."""
-    if not isinstance(out, dict):
-        name = "nothing" if out is None else "a dictionary"
-        return {name: f"got {cut(out, 60)}, expected a dict with {', '.join(KEYS)}"}
-    if {*out} != {*KEYS}:
-        return {"the keys": f"got the keys {[*out]}, expected {[*KEYS]}"}
-    for key in KEYS:
-        if not isinstance(out[key], Real):
-            name = "several numbers" if isinstance(out[key], list | tuple) else "numbers"
-            return {name: f'"{key}" is {cut(out[key], 60)}, expected a number'}
-    return {}
+    name = "several numbers" if isinstance(got, list | tuple) else "numbers"
+    return {} if isinstance(got, Real) else {name: f'"{key}" is {cut(got, 60)}, expected a number'}
 
 
 @cache
@@ -82,7 +79,7 @@ def _rounded(problem):
 MEASURE = SideBySide(script, pipeline_report, here(*OF_NAME), groups=None, excused=NO_TENSORS)
 EXERCISE = MEASURE.exercise(
     ("pace of the slowest rank", 1, "over its v stages; p = 1 to 4; v = 1, 2, 4; m = 3 to 8",
-     *FORM, "pace", "arguments", "changed later"),
+     RETURNED, *FORM, "pace", "arguments", "changed later"),
     ("bubble", 1, "simulated with these times", "bubble"),
     ("memory of the fullest rank", 1, "GB of activations", "memory"),
     ("MFU", 1, "with the idle time", "MFU"),

@@ -23,6 +23,7 @@ import re
 from lib.check.claims import iterator
 from lib.check.explain import cut, kind_of
 from lib.check.left_out import BUILT, NO_TENSORS
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.pipeline.actions import KINDS, Action, loop
 from lib.pipeline.simulate import UNIT, grid, kept, simulate
@@ -125,7 +126,7 @@ def idle(show, schedule, kinds):
 def misread(out, p):
     """(name, text) if the result is not a list (or tuple) of p lists of Actions, else None."""
     if out is None:
-        return "nothing", "got None, expected a list of actions for each rank"
+        return RETURNED, "got None, expected a list of actions for each rank"
     if found := iterator(out, "rank {} has"):
         return "iterators", found.text
     lists = isinstance(out, (list, tuple)) and all(_is_list(actions) for actions in out)

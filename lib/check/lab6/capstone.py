@@ -18,7 +18,6 @@ from lib.calibration import predict
 from lib.check.causes import hints, of_name
 from lib.check.claims import is_number
 from lib.check.exercise import Bundle
-from lib.check.explain import cut
 from lib.check.lab6.capstone_jobs import (
     BATCH,
     CASES,
@@ -32,7 +31,7 @@ from lib.check.lab6.capstone_jobs import (
 )
 from lib.check.lab6.capstone_plans import PLANS
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
-from lib.check.numbers import NOTHING
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.cost import by_hand, explain, memory, search, step
 from lib.cost.hardware import GIB
@@ -51,24 +50,20 @@ PLAN_OF = dict(zip((*ASKED, *RUN), (*CASES, *MEASURED), strict=True))
 CLEAR = tuple(case for i, case in enumerate(ASKED) if i not in (0, 16))
 
 
-def _asked(make, case, show, expected):
-    """Call the answer, show whether it returned None, and return what it returned."""
+def _asked(make, case, show):
+    """Call the answer, and return what it returned."""
     job, plan = PLAN_OF[case]
     model, gpu, reached, _ = ALL_JOBS[job]
-    out = show.run(make, model, plan, gpu, reached)
-    show(NOTHING, f"got None, expected {expected}" if out is None else "")
-    return out
+    return show.run(make, model, plan, gpu, reached)
 
 
 def estimate(make, case, show):
     job, plan = PLAN_OF[case]
     model, gpu, *_ = ALL_JOBS[job]
     by_model = truth(job, plan) if case in ASKED else None  # before make is called
-    out = _asked(make, case, show, NUMBERS)
+    out = _asked(make, case, show)
     good = isinstance(out, tuple | list) and len(out) == 3 and all(map(is_number, out))
-    told = f"got {cut(out)}, expected (bytes, seconds, MFU)"
-    show(NUMBERS, "" if good or out is None else told)
-    if not good:
+    if not show.returned(out, good, "(bytes, seconds, MFU)", NUMBERS):
         return
     needed, seconds, mfu = map(float, out)
     if not by_model:
@@ -94,12 +89,10 @@ def _show_near(show, name, got, want, whose="what the cost model says") -> bool:
 
 def main_costs(make, case, show):
     shares = costs(*PLAN_OF[case])  # before make is called
-    out = _asked(make, case, show, TWO)
+    out = _asked(make, case, show)
     named = [*map(str, out)] if isinstance(out, tuple | list | set | frozenset) else []
     good = len(named) == 2 and len(shares.keys() & named) == 2
-    told = f"got {cut(out)}, expected two of {', '.join(shares)}"
-    show(TWO, "" if good or out is None else told)
-    if not good:
+    if not show.returned(out, good, f"two of {', '.join(shares)}", TWO):
         return
     none = [one for one in named if not shares[one]]
     show(HAS_THEM, f"got {none[0]}, of which this plan has none" if none else "")
@@ -126,7 +119,7 @@ def _measure(script, reference, cases):
 OF_ESTIMATE = _measure(estimate, by_hand.estimate, (*ASKED, *RUN))
 OF_COSTS = _measure(main_costs, by_hand.main_costs, CLEAR)
 ESTIMATE = OF_ESTIMATE.exercise(
-    ("memory", 6, "within 15% of the cost model, 19 plans", NOTHING, NUMBERS, MEMORY),
+    ("memory", 6, "within 15% of the cost model, 19 plans", RETURNED, NUMBERS, MEMORY),
     ("seconds", 7, "within 20%, dense and mixture", SECONDS),
     ("MFU", 2, "within 10% of the one from your seconds", SHARE, MFU),
     ("published runs", 3, "seconds within 20% of three runs", PUBLISHED),
@@ -142,7 +135,7 @@ ESTIMATE = OF_ESTIMATE.exercise(
 )  # fmt: skip
 COSTS = OF_COSTS.exercise(
     ("the two largest", 6, "of five, for 17 plans; within 3% of a step is a tie",
-     NOTHING, TWO, HAS_THEM, LARGEST),
+     RETURNED, TWO, HAS_THEM, LARGEST),
     hints=hints("lab6", "capstone", "main_costs"), leaves_out=LEAVES_OUT,
 )  # fmt: skip
 EXERCISE = Bundle("capstone", (ESTIMATE, COSTS, PLANS))

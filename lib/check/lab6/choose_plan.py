@@ -8,9 +8,10 @@ from dataclasses import fields
 from numbers import Integral
 
 from lib.check.causes import hints
-from lib.check.explain import cut, described
+from lib.check.explain import cut
 from lib.check.lab6.choose_plan_jobs import JOBS, REFUSED, TIES
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS, but
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.cost.choose import choose_plan
 from lib.cost.plan import Plan
@@ -21,7 +22,8 @@ RULES = (
     "all GPUs", "tp in a node", "whole heads", "equal stages", "all rows", "the whole batch",
     "ZeRO-1", "sequence parallel", "no other choices",
 )  # fmt: skip
-FORM = ("nothing", "a Plan", *RULES)
+A_PLAN, WHOLE = "a Plan", "whole degrees"
+FORM = (RETURNED, A_PLAN, WHOLE, *RULES)
 ALL = JOBS + TIES + REFUSED
 CASES = here(*(f"job {number}, {job}" for number, job in enumerate(ALL)))
 JOB_OF = dict(zip(CASES, ALL, strict=True))
@@ -35,7 +37,11 @@ def script(make, case, show):
         show.refused(make, *job)
         return
     plan = show.run(make, *job)
-    if show.said(FORM[:2], _misread(plan)):
+    if not show.returned(plan, isinstance(plan, Plan), "a Plan", A_PLAN):
+        return
+    odd = [f"{one} is {cut(n, 30)}" for one in DEGREES if not _is_degree(n := getattr(plan, one))]
+    wrong = {WHOLE: f"got a Plan whose {odd[0]}, expected 1, 2, 3, ..."} if odd else {}
+    if show.said([WHOLE], wrong):
         return
     got = f"got tp {plan.tp} pp {plan.pp} dp {plan.dp} b {plan.micro_batch}"
     show.said(RULES, {name: f"{got}: {why}" for name, why in _rules(plan, job)})
@@ -47,17 +53,8 @@ def script(make, case, show):
         show("memory(plan)", needs, at_most=True, tolerance=1e-12, beside=got)
 
 
-def _misread(out):
-    """{name: what is wrong}, or {}."""
-    if not isinstance(out, Plan):
-        name = "nothing" if out is None else "a Plan"
-        return {name: f"got {described(out)}, expected a Plan"}
-    for degree in DEGREES:
-        number = getattr(out, degree)
-        if not isinstance(number, Integral) or number < 1:
-            got = f"got a Plan whose {degree} is {cut(number, 30)}, expected 1, 2, 3, ..."
-            return {"a Plan": got}
-    return {}
+def _is_degree(n):
+    return isinstance(n, Integral) and n >= 1
 
 
 def _rules(plan, job):

@@ -14,7 +14,8 @@ from functools import cache
 from lib.check.causes import hints
 from lib.check.exercise import Bundle
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
-from lib.check.numbers import NO_NUMBER, NOTHING, is_one
+from lib.check.numbers import NO_NUMBER, is_one
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.cost import goodput
 from lib.cost.goodput import LLAMA_3, best_interval, job_mtbf, lost_share
@@ -88,7 +89,7 @@ def _exercise(measure, *rows):
 
 
 def _in(cases, name):
-    return (NOTHING, NO_NUMBER, name), cases
+    return (RETURNED, NO_NUMBER, name), cases
 
 
 OF_A_JOB = _measure(job_mtbf, COUNTED, lambda show, _, seconds: show("seconds", seconds))

@@ -3,9 +3,9 @@ plan_messages(model, plan), which say what a plan costs."""
 
 from lib.check.causes import hints
 from lib.check.exercise import Bundle
-from lib.check.explain import cut
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
-from lib.check.numbers import NO_NUMBER, NOTHING, is_one, show_times
+from lib.check.numbers import NO_NUMBER, is_finite, is_one, show_times
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.cost import by_hand
 from lib.cost.plan import Plan
@@ -55,27 +55,22 @@ NOT_INTERLEAVED = ALL[: -len(INTERLEAVED)]
 AXES = ("tp", "pp", "dp")
 
 
-def _show_number(show, name, out):
-    if is_one(show, out):
-        show_times(show, name, float(out))
-
-
 def memory(make, case, show):
-    _show_number(show, "bytes", show.run(make, *JOB_OF[case]))
+    if is_one(show, out := show.run(make, *JOB_OF[case])):
+        show_times(show, "bytes", float(out))
 
 
 def bubble(make, case, show):
-    _show_number(show, "the bubble", show.run(make, JOB_OF[case][1]))
+    if is_one(show, out := show.run(make, JOB_OF[case][1])):
+        show_times(show, "the bubble", float(out))
 
 
 def messages(make, case, show):
     out = show.run(make, *JOB_OF[case])
-    good = isinstance(out, dict) and {*out} == {*AXES}
-    said = f'got {cut(out)}, expected a dict of "tp", "pp" and "dp"'
-    show(NOTHING, said if out is None else "")
-    show("a dict", "" if good or out is None else said)
-    for axis in AXES if good else ():
-        _show_number(show, f"bytes along {axis}", out[axis])
+    is_dict = isinstance(out, dict) and {*out} == {*AXES} and all(map(is_finite, out.values()))
+    if show.returned(out, is_dict, 'a dict of three numbers, "tp", "pp" and "dp"', "a dict"):
+        for axis in AXES:
+            show_times(show, f"bytes along {axis}", float(out[axis]))
 
 
 def _exercise(script, reference, *rows):
@@ -90,7 +85,7 @@ def _exercise(script, reference, *rows):
 
 
 def _in(kind, name):
-    return (NOTHING, NO_NUMBER, name), CASES_OF[kind]
+    return (RETURNED, NO_NUMBER, name), CASES_OF[kind]
 
 
 OF_MEMORY = _exercise(
@@ -103,13 +98,13 @@ OF_MEMORY = _exercise(
 OF_BUBBLE = _exercise(
     bubble, by_hand.plan_bubble,
     ("one stage per rank", 2, "p = 1 to 64; m = 2 to 512",
-     ((NOTHING, NO_NUMBER, "the bubble"), NOT_INTERLEAVED)),
+     ((RETURNED, NO_NUMBER, "the bubble"), NOT_INTERLEAVED)),
     ("v stages per rank", 1, "v = 2, 3, 12", "the bubble"),
 )  # fmt: skip
 OF_MESSAGES = _exercise(
     messages, by_hand.plan_messages,
     ("along tp", 2, "4 all-reduces per layer and micro-batch",
-     NOTHING, "a dict", NO_NUMBER, "changed later", "bytes along tp"),
+     RETURNED, "a dict", "changed later", "bytes along tp"),
     ("along pp", 2, "both directions; v = 1 to 12; nothing for p = 1", "bytes along pp"),
     ("along dp", 2, "one all-reduce of the gradients", "bytes along dp"),
 )  # fmt: skip

@@ -11,8 +11,9 @@ from itertools import combinations
 from numbers import Integral
 
 from lib.check.causes import hints
-from lib.check.explain import cut, described
+from lib.check.explain import described
 from lib.check.left_out import LEAVES_OUT, NO_TENSORS
+from lib.check.shown import RETURNED
 from lib.check.side_by_side import SideBySide, here
 from lib.hybrid.unequal.shares import seconds_of_step, shares
 
@@ -50,7 +51,7 @@ def _given(B, speeds, most):
 OF_NAME = {f"shares({', '.join(map(str, _given(*job)))})": job for job in JOBS}
 CASES = here(*OF_NAME)
 FREE, LIMITED, REFUSED = CASES[:11], CASES[11:-3], CASES[-3:]
-FORM = ("nothing", "whole numbers", "no fewer than none", "all rows")
+FORM = WHOLE, *_ = "whole numbers", "no fewer than none", "all rows"
 
 
 def script(make, case, show):
@@ -62,7 +63,11 @@ def script(make, case, show):
     out = show.run(make, *given)
     is_given = any(out is one for one in given[1:])
     show("a list of its own", f"it returned {out}, which it was given" if is_given else "")
-    if show.said(FORM, _misread(out, B, len(speeds))):
+    N = len(speeds)
+    is_list = isinstance(out, list | tuple) and len(out) == N
+    if not show.returned(out, is_list, f"a list of {N} whole numbers", WHOLE):
+        return
+    if show.said(FORM, _misread(out, B)):
         return
     full = next((r for r, b in enumerate(out) if most and b > most[r]), None)
     show("room for no row", _over(out, full, most) if full is not None and not most[full] else "")
@@ -73,13 +78,10 @@ def script(make, case, show):
     show("equally fast ranks", _first_gets_less(out, speeds, most))
 
 
-def _misread(out, B, N):
+def _misread(out, B):
     """{name: what is wrong}, or {}."""
-    if not isinstance(out, list | tuple) or len(out) != N:
-        name = "nothing" if out is None else "whole numbers"
-        return {name: f"got {cut(out, 60)}, expected a list of {N} whole numbers"}
     if odd := [b for b in out if not isinstance(b, Integral) or isinstance(b, bool)]:
-        return {"whole numbers": f"got {[*out]}, in it {described(odd[0])}"}
+        return {WHOLE: f"got {[*out]}, in it {described(odd[0])}"}
     if min(out) < 0:
         return {"no fewer than none": f"got {out}: rank {out.index(min(out))} has less than no row"}
     if sum(out) != B:
@@ -101,11 +103,11 @@ def _first_gets_less(out, speeds, most):
 
 MEASURE = SideBySide(script, shares, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = MEASURE.exercise(
-    ("integers that sum to B", 2, "1 to 4 ranks, 0 to 12 rows", (FORM, FREE)),
+    ("integers that sum to B", 2, "1 to 4 ranks, 0 to 12 rows", ((RETURNED, *FORM), FREE)),
     ("no other shares are faster", 3, "compared with all possible shares",
      ("seconds of a step", FREE)),
     ("no more than `most`", 2, "and no other allowed shares are faster",
-     ((*FORM, "room for no row", "room", "seconds of a step"), LIMITED)),
+     ((RETURNED, *FORM, "room for no row", "room", "seconds of a step"), LIMITED)),
     ("equally fast ranks", 1, "the first gets more", "equally fast ranks"),
     ("rows that do not fit", 1, "a ValueError", "the error raised"),
     ("arguments left alone", 1, "speeds and most", "a list of its own"),

@@ -117,9 +117,9 @@ WRONG = {
     with_others("nothing", lambda *_: None): "nothing returned",
     with_others("a_tuple", lambda report, *_: (*report.values(),)): "not a dict",
     with_others("lower_case", lambda report, *_: {key.lower(): x for key, x in report.items()}):
-        "other keys",
+        "not a dict",
     with_others("one_key_short", lambda report, *_: {k: report[k] for k in [*report][:3]}):
-        "other keys",
+        "not a dict",
     with_others("per_rank", per_rank): "one for each rank",
     with_others("as_text", lambda report, *_: report | {"MFU": f"{report['MFU']:.0%}"}):
         "no number",
