@@ -91,18 +91,16 @@ class Setting(Case):
 SIZES_SAY = "sizes 0 to 1000; float32, float64, int64"
 
 
-def in_step(cases, groups_of, one, group):
+def in_step(cases, groups_of, one):
     """Run the cases in order, with all ranks in step, up to the first case that is wrong on any
     rank. Called on every rank.
 
     groups_of: groups_of(cases) -> {case: the group(s) that `one` is given}.
     one: one(case, group) -> {"ok": bool, ...}, called on the case's ranks.
-    group: a group of all ranks, over which they agree whether to continue. It is not the default
-        group, because answers may call torch's collectives on that one.
 
     Returns one record per case that was run, with None for a case in which this rank took no part.
     """
-    groups, seen, wire = groups_of(cases), [], Wire(group)
+    groups, seen, wire = groups_of(cases), [], Wire(range(dist.get_world_size()), "of all")
     for case in cases:
         mine = dist.get_rank() in case.members
         seen.append(one(case, groups[case]) if mine else None)
@@ -116,13 +114,6 @@ def groups_of(cases):
     members = dict.fromkeys(case.members for case in cases)
     made = {m: dist.new_group(m) for m in members if len(m) < dist.get_world_size()}
     return {case: made.get(case.members) for case in cases}
-
-
-def groups_and_control(cases):
-    """{case: (its group, or None for all ranks; a second group of the same ranks, which the answer
-    does not know)}"""
-    control = {m: dist.new_group(m) for m in dict.fromkeys(case.members for case in cases)}
-    return {case: (group, control[case.members]) for case, group in groups_of(cases).items()}
 
 
 class NotWaitedFor(RuntimeError):

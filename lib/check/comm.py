@@ -14,14 +14,13 @@ real collectives it would wait forever. A rank that has finished its part keeps 
 until all ranks are over.
 
 The ranks exchange these announcements through named pipes (wire.py). In the logs, each exchange is
-a barrier of the group `control`, which the answer does not know. Whatever the logs show on another
-group was therefore not sent by the given collectives.
+a barrier under the wire's name. Whatever the logs show on a group was therefore not sent by the
+given collectives.
 """
 
 import contextlib
 import threading
 from array import array
-from collections import Counter
 from typing import NamedTuple
 
 import torch
@@ -89,11 +88,11 @@ class Call(NamedTuple):
 
 
 class Recorder:
-    """The collectives of one rank. Every rank of `control` creates one.
+    """The collectives of one rank. Every rank of `wire` creates one.
 
     allowed: the sets of ranks on which an answer may call. The first call on other ranks is
         recorded as `stray`, and every such call is done on the first set that contains this rank.
-        None: any ranks of control that include this rank.
+        None: any ranks of the wire that include this rank.
     before: before(Call) is called as each call begins. It may inspect the memory, or wait
         (overlap.py).
     raises: False for calls in the background, because a Clash would end their thread. The Clash is
@@ -101,17 +100,16 @@ class Recorder:
         rank's elements in place of theirs.
     """
 
-    def __init__(self, control, allowed=None, before=None, raises=True):
-        self.control, self.before, self.raises = control, before, raises
-        self.members = tuple(dist.get_process_group_ranks(control))
+    def __init__(self, wire: Wire, allowed=None, before=None, raises=True):
+        self.wire, self.before, self.raises = wire, before, raises
+        self.members, self.place, self.N = wire.members, wire.place, wire.N
         self.allowed = [tuple(ranks) for ranks in allowed] if allowed else None
-        self.wire, self.place, self.N = Wire(control), dist.get_rank(control), len(self.members)
         self.lock = threading.Lock()
         self.begin()
 
     def begin(self, phase=""):
         """Begin a new part, in which calls are counted from zero."""
-        self.phase, self.calls, self.used = phase, [], Counter()
+        self.phase, self.calls = phase, []
         self.stray = self.clash = None
 
     def all_reduce(self, tensor, group=None, op=dist.ReduceOp.SUM):
@@ -174,29 +172,13 @@ class Recorder:
         n = sum(counts[1])  # a call that no rank joined has other rows; the caller expects n
         return received if len(received) == n else tensor.new_zeros(n, *tensor.shape[1:])
 
-    def wrap(self, name, fn):
-        """Turn fn(*args, group, all_reduce), one of lib's functions, into given(*args, group),
-        which an answer gets."""
-
-        def given(*args, **named):
-            *args, group = (*args, named.get("group")) if "group" in named else args
-            self._ranks(group, name)
-            self.used[name] += 1
-            return fn(
-                *args,
-                self.control,
-                lambda tensor, _=None, op=dist.ReduceOp.SUM: self.all_reduce(tensor, group, op),
-            )
-
-        return given
-
     @property
     def rank(self):
         return self.members[self.place]
 
     def end(self):
         """Called when the answer has returned on this rank, or raised. Returns once that is so on
-        every rank of control."""
+        every rank of the wire."""
         # raises if an op in flight has raised, which is reported elsewhere
         with contextlib.suppress(RuntimeError):
             _in_turn(lambda: None)
@@ -212,8 +194,13 @@ class Recorder:
                     self._exchange(said, done, first_bytes)
 
     def agreed(self, ok) -> bool:
-        """True if `ok` holds on every rank of control."""
+        """True if `ok` holds on every rank of the wire."""
         return self.wire.agreed(ok)
+
+    def gathered(self, tensor):
+        """The tensors of all ranks of the wire, in the order of the ranks. All have one form."""
+        mine = _bytes(tensor, tensor.numel() * tensor.element_size(), 0)
+        return [_tensor(one, tensor.dtype).view(tensor.shape) for one in self.wire.exchange(mine)]
 
     def record(self):
         """What judges of traffic need to know."""
@@ -221,7 +208,7 @@ class Recorder:
             "calls": self.calls,
             "stray": self.stray,
             "clash": self.clash,
-            "control": self.control.group_name,
+            "wire": self.wire.name,
         }
 
     def _ranks(self, group, op=""):
@@ -270,7 +257,7 @@ class Recorder:
                     return call.ranks, dict.fromkeys(call.ranks, tensor.detach().reshape(-1))
 
     def _announce(self, call, tensor=None):
-        """What all ranks of control are about to do: (their Calls, None for a rank that is over;
+        """What all ranks of the wire are about to do: (their Calls, None for a rank that is over;
         the first INLINE bytes of their data)."""
         numbers = array("q", self._encoded(call)).tobytes()
         both, n = self.wire.exchange(numbers + _bytes(tensor, INLINE, 0)), len(numbers)
@@ -294,7 +281,7 @@ class Recorder:
         return Call(OPS[op], "", elements, DTYPES[dtype], ranks, KINDS[kind], tuple(counts[:n]))
 
     def _ready(self, said):
-        """The indices, in control, of the ranks whose calls can be done now."""
+        """The places, in the wire, of the ranks whose calls can be done now."""
         return [i for i, call in enumerate(said) if call and self._complete(call, said)]
 
     def _complete(self, call, said):

@@ -7,7 +7,7 @@ meanwhile.
 
     call i is held until i + 2 gates have been passed
 
-    gates = Gates(3);  recorder = Recorder(control, before=gates.hold)
+    gates = Gates(3);  recorder = Recorder(wire, before=gates.hold)
     with gates:  ... gates.pass_one() after each layer ...  gates.end() ...
 
 An answer that waits for a call before that gate is stuck, and this is recorded. The result does not

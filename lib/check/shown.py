@@ -220,7 +220,7 @@ def fitting(measure):
     def judge(runs):
         for _, case, records in seen(runs, measure.of_world):
             for rank, record in enumerate(records):
-                if "control" in record and (
+                if "wire" in record and (
                     found := astray(f"{case.name}: {case.rank(rank)}", case, record)
                 ):
                     return with_trace(found, runs, measure)

@@ -36,7 +36,7 @@ from lib import backend, collectives, ledger
 from lib.backend.torch_private import tree_map
 from lib.backend.torch_private import without_dispatch_modes as unseen
 from lib.check import probes, whose
-from lib.check.cases import Case, called, groups_and_control, in_step
+from lib.check.cases import Case, called, groups_of, in_step
 from lib.check.comm import Recorder
 from lib.check.earlier import functions_of
 from lib.check.exercise import Exercise, Problem
@@ -46,6 +46,7 @@ from lib.check.guard import is_students, noting_calls
 from lib.check.overlap import Gates, started_threads
 from lib.check.shown import ERROR, RETURNED, claims, compared_with, differences, traced
 from lib.check.tensors import draw
+from lib.check.wire import Wire
 
 PLAIN = (int, float, str, torch.Tensor, type(None))
 EXPECTED_ERRORS = (ValueError, TypeError, RuntimeError, LookupError, OSError)
@@ -77,13 +78,6 @@ class Here(Case):
 
 def here(*names: str) -> tuple[Here, ...]:
     return tuple(Here((0,), what=name) for name in names)
-
-
-def groups_and_controls(cases):
-    """{case: (its group, two more groups of the same ranks for the recorders of two scripts)}"""
-    second = {m: dist.new_group(m) for m in dict.fromkeys(case.members for case in cases)}
-    both = groups_and_control(cases)
-    return {case: (*groups, second[case.members]) for case, groups in both.items()}
 
 
 class Show:
@@ -248,10 +242,10 @@ class ShowOnRanks(Recorder, Show):
     """A Show on ranks, whose own methods `show.all_reduce`, ... are the collectives given to an
     answer."""
 
-    def __init__(self, control, case, *args):
+    def __init__(self, wire, case, *args):
         self.gates, self.before_this_part = None, []
         hold = lambda call: self.gates and self.gates.hold(call)
-        Recorder.__init__(self, control, [case.members], before=hold, raises=False)
+        Recorder.__init__(self, wire, [case.members], before=hold, raises=False)
         Show.__init__(self, case, *args)
         self.threads = started_threads()
 
@@ -298,8 +292,7 @@ class ShowOnRanks(Recorder, Show):
             total = torch.zeros((), dtype=torch.float64)
             for tensor in tensors:
                 total += tensor.detach().double().cpu().square().sum()
-            dist.all_reduce(total, group=self.control)
-            return total.sqrt().item()
+            return sum(self.gathered(total)).sqrt().item()
 
 
 @dataclass(frozen=True)
@@ -322,7 +315,8 @@ class SideBySide:
     builds: modules (names, or files ending in .py) that an answer may not call, return or subclass,
         because the exercise is to write them.
     writes: if an answer is to be a subclass of lib's own class, the methods that it has to write.
-    groups: cases -> {case: (the group, two control groups)}; None for a function without ranks.
+    groups: cases -> {case: what the script is given as its group}; None for a function without
+        ranks.
     excused: {probe or variant: why it does not apply}.
     together: two cases whose scripts run in turn, in place of the first two on the same ranks.
     slack: {probe: bytes that an answer may keep beyond lib's, or a function of the case}.
@@ -335,7 +329,7 @@ class SideBySide:
     cases: tuple
     builds: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
-    groups: object = groups_and_controls
+    groups: object = groups_of
     excused: dict = field(default_factory=dict)
     together: tuple = ()
     slack: dict = field(default_factory=dict)
@@ -374,20 +368,21 @@ class SideBySide:
         if self.groups is None:
             return [self._compared(fn, case, None) for case in self.runs()]
         cases, one = self.of_world(dist.get_world_size()), partial(self._compared, fn)
-        return in_step(cases, self.groups, one, dist.new_group())
+        return in_step(cases, self.groups, one)
 
-    def _compared(self, fn, case, groups):
+    def _compared(self, fn, case, group):
         """The record of one case: {"wrong": {name: Problem}, "trace": ..., ...}."""
         if of_lib := self._is_of_lib(fn):
             problem = Problem("built-in", of_lib)
             return {"ok": False, "wrong": {"": problem}, "trace": {}, "unseen": set()}
-        want, _ = self._shown(self.reference, case, groups, _plainly, [])
+        on_ranks = self.groups is not None
+        want, _ = self._shown(self.reference, case, group, _plainly, [])
         # on ranks only in the first case, because it takes time to watch all calls
         can_watch = self.writes or inspect.isfunction(self.reference)
-        watch = groups is None or (can_watch and case == self.cases[0])
+        watch = not on_ranks or (can_watch and case == self.cases[0])
         with noting_calls(*self._of_lib()) if watch else contextlib.nullcontext() as of_lib:
-            call = _plainly if groups is None else called
-            got, error = self._shown(fn, case, groups, call, want)
+            call = called if on_ranks else _plainly
+            got, error = self._shown(fn, case, group, call, want)
         wrong, unseen = {}, set()
         for a, b in zip(got, want, strict=True):
             wrong = differences(case, a, b, self.excused, self.slack) | wrong
@@ -400,7 +395,7 @@ class SideBySide:
         record = {"ok": not wrong, "wrong": wrong, "trace": traced(wrong, got), "unseen": unseen}
         record["judged"] = got[0].judged
         record["names"] = {name for show in want for name, _ in show.shown}
-        record |= {} if groups is None else _sent(got, want, not wrong)
+        record |= _sent(got, want, not wrong) if on_ranks else {}
         if not record["ok"]:  # on any rank
             record["wants"] = whose.small(want[0].values())
             record["parts"] = whose.small(want[0].given)
@@ -420,41 +415,43 @@ class SideBySide:
         own = [getattr(self.reference, name) for name in self.writes]
         return [*map(inspect.unwrap, own or functions_of(self.reference)), *files]
 
-    def _shown(self, fn, case, groups, call, of_lib):
+    def _shown(self, fn, case, group, call, of_lib):
         """([Show of each script], the Problem if one raised without ranks, else None). Two scripts
         of a case take turns. of_lib: the Shows of lib's own."""
         (cases, variant), shows, scripts = self.runs()[case], [], []
         for number, one in enumerate(cases):
             label = replace(one, what=f"{one.what}, the other of two") if number else case
-            shows.append(self._show(label, groups, number, call, variant))
+            shows.append(self._show(label, number, call, variant))
             shows[-1].lib = of_lib[number] if of_lib else None
-            scripts.append(self._steps(fn, one, groups, shows[-1]))
+            scripts.append(self._steps(fn, one, group, shows[-1]))
         with probes.own_generators(list(self.runs()).index(case)):
             try:
                 for _ in itertools.zip_longest(*scripts):
                     pass
                 if variant == probes.AGAIN:
-                    shows = [self._again(fn, groups, shows[0], call)]
+                    shows = [self._again(fn, group, shows[0], call)]
             except Exception as error:
-                if groups is not None or type(error) is NotImplementedError:
+                if self.groups is not None or type(error) is NotImplementedError:
                     raise
                 problem = of_error(error, case.name)
                 problem.facts["case"] = case
                 return shows, problem
         return shows, None
 
-    def _show(self, case, groups, number, call, variant=""):
+    def _show(self, case, number, call, variant=""):
         args = (case, call, variant, number)
-        return Show(*args) if groups is None else ShowOnRanks(groups[1 + number % 2], *args)
+        if self.groups is None:
+            return Show(*args)
+        return ShowOnRanks(Wire(case.members, f"of script {number}"), *args)
 
-    def _again(self, fn, groups, first, call):
+    def _again(self, fn, group, first, call):
         """Run the script with another case, overwrite all that the first run returned, and run the
         first case again. Neither of the two later runs may change what the first one returned."""
         held, changed = first.held, set()
         for number, case in enumerate(reversed(self.pair())):
-            show = self._show(first.case, groups, 0, call)
+            show = self._show(first.case, 0, call)
             show.draws = 1
-            for _ in self._steps(fn, case, groups, show):
+            for _ in self._steps(fn, case, group, show):
                 pass
             changed |= {str(i) for i, (out, then) in enumerate(held) if not probes.same(out, then)}
             if not number:
@@ -462,10 +459,10 @@ class SideBySide:
         show("changed later", ", ".join(sorted(changed)))
         return show
 
-    def _steps(self, fn, case, groups, show):
+    def _steps(self, fn, case, group, show):
         """Run the script, which may be a generator, and show what is alive at each `yield` and at
         the end."""
-        args = (fn, case, show) if groups is None else (fn, case, groups[0], show)
+        args = (fn, case, show) if self.groups is None else (fn, case, group, show)
         with show.made:
             steps = self.script(*args)
         for number in itertools.count() if inspect.isgenerator(steps) else ():

@@ -101,7 +101,7 @@ def beside(run, case, where, rank, record, phases=("",), section=None):
         if label not in run.ledger.marks:
             continue
         for entry in run.ledger.section(label).of(case.members[rank]):
-            if entry.group != record["control"]:
+            if entry.group != record["wire"]:
                 of_the_check = entry.via.startswith(THE_CHECKS)  # no line of the answer led to it
                 called = entry.op if of_the_check else entry.via or entry.op
                 facts = {"case": case, "called": called, "phase": phase}

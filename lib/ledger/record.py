@@ -113,13 +113,14 @@ def mark(label: str) -> None:
 
 
 @contextlib.contextmanager
-def barrier(group: dist.ProcessGroup) -> Iterator[None]:
-    """On a rank: log the block as a barrier of `group`. This is for code that waits for the group's
-    ranks without an op of torch. Without a ledger, it does nothing."""
+def barrier(name: str, members: tuple[int, ...]) -> Iterator[None]:
+    """On a rank: log the block as a barrier of these global ranks, as if they were a group of this
+    name. This is for code that waits for them without an op of torch. Without a ledger, it does
+    nothing."""
     if _recorder is None:
         yield
         return
-    slot = _recorder.begin_barrier(group)
+    slot = _recorder.begin_barrier(name, members)
     yield
     for time in ("wait_to", "done"):
         _recorder.log.timestamp(slot, time)
@@ -279,11 +280,11 @@ class Recorder:
         )  # fmt: skip
         self.marked = self.log.count
 
-    def begin_barrier(self, pg):
+    def begin_barrier(self, name, members):
         """Log that this rank waits in a barrier from now on. Returns the barrier's slot."""
         self.blocking.last.work = None  # as after any op of torch, so that its tensors can be freed
         given = {"async_op": False}
-        slot, _ = self._post("barrier", given, pg, self._group(pg), [], None)
+        slot, _ = self._post("barrier", given, None, self._named(name, members), [], None)
         self.log.timestamp(slot, "wait_from", threads=threads())
         return slot
 
@@ -384,9 +385,13 @@ class Recorder:
             # torch's registry does not know this group: assume that its ranks are global ranks
             if ranks is None:
                 ranks = {i: i for i in range(pg.size())}
-            members = tuple(sorted(ranks, key=ranks.get))
-            known = _Group(self.log.name((pg.group_name, members)), pg.group_name, members)
-            self.groups[pg.group_name] = known
+            known = self._named(pg.group_name, tuple(sorted(ranks, key=ranks.get)))
+        return known
+
+    def _named(self, name, members):
+        known = self.groups.get(name)
+        if known is None:
+            known = self.groups[name] = _Group(self.log.name((name, members)), name, members)
         return known
 
     def _signature(self, *facts):

@@ -21,6 +21,7 @@ from lib.check.exercises import EXERCISES, FUNCTIONS, MODULES
 from lib.check.explain import fraction, narrowed, read_sum, shares, times, two
 from lib.check.framework import evaluate, stand_in
 from lib.check.guard import guarded
+from lib.check.wire import Wire
 
 MOVED = [(part, module) for module in MODULES for part in module.EXERCISE.parts]
 
@@ -87,8 +88,7 @@ def recorded(fn):
     facts; calls; stray)]."""
 
     def on_rank():
-        control, pair = dist.new_group([0, 1, 2]), dist.new_group([1, 2])
-        recorder = Recorder(control)
+        pair, recorder = dist.new_group([1, 2]), Recorder(Wire(range(3), ""))
         try:
             got = fn(recorder, pair)
         except Clash as clash:

@@ -10,7 +10,7 @@ from lib.check.exercise import Problem
 from lib.check.explain import who
 from lib.check.lab0 import by_messages as by
 from lib.check.left_out import BUILT, IN_PLACE
-from lib.check.side_by_side import SideBySide, groups_and_controls
+from lib.check.side_by_side import SideBySide
 from lib.check.traffic import sent
 from lib.collectives.hierarchical import hierarchical_all_reduce
 
@@ -28,8 +28,7 @@ CASES = tuple(
 
 
 def pairs_of_groups(cases):
-    """{case: ((inside, across) of this rank, two more groups of the case's ranks)}. A node is R
-    consecutive ranks."""
+    """{case: (inside, across) of this rank}. A node is R consecutive ranks."""
     mine, rank = {}, dist.get_rank()
     for layout, (M, R) in LAYOUTS.items():
         inside = [dist.new_group(range(node * R, node * R + R)) for node in range(M)]
@@ -38,9 +37,7 @@ def pairs_of_groups(cases):
             mine[layout] = inside[rank // R], across[rank % R]
     # a variant of probes.py appends its name to that of the layout
     of = lambda case: mine.get(case.what.partition(",")[0])
-    return {
-        case: (of(case), *controls) for case, (_, *controls) in groups_and_controls(cases).items()
-    }
+    return {case: of(case) for case in cases}
 
 
 def script(make, case, groups, show):

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from lib.check import comm, shown
 from lib.check import side_by_side as side
 from lib.check import symptoms as s
+from lib.check.cases import groups_of
 from lib.check.causes import hints
 
 WORLD = 4
@@ -64,14 +65,10 @@ def exercise(measure, families, *rows, leaves_out=FUNCTION, may_call=MAY_CALL, b
 
 
 def groups(cases):
-    """{case: (a tuple with the group of each call, then two more groups of the case's ranks for the
-    recorders of two scripts)}"""
+    """{case: a tuple with the group of each call}"""
     mine = [dist.new_group(pair) for pair in PAIRS][dist.get_rank() // 2]
     of = lambda case, group: (group, mine) if case.what == AT_ONCE else (group,)
-    return {
-        case: (of(case, group), *controls)
-        for case, (group, *controls) in side.groups_and_controls(cases).items()
-    }
+    return {case: of(case, group) for case, group in groups_of(cases).items()}
 
 
 def calls(show, groups):

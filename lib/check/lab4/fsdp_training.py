@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import lru_cache, partial
 
 import torch
-import torch.distributed as dist
 
 from lib import zero
 from lib.backend.torch_private import without_dispatch_modes as unseen
@@ -214,10 +213,7 @@ def whole_parameters(fsdp, show):
     names, found = {p: name for name, p in fsdp.module.named_parameters()}, {}
     with unseen():
         for flat in fsdp.flats:
-            shards = [
-                torch.empty_like(flat.shard) for _ in range(dist.get_world_size(show.control))
-            ]
-            dist.all_gather(shards, flat.shard.detach(), group=show.control)
-            pieces = slots(torch.cat(shards)[: flat.n].detach(), flat.slots)
+            whole = torch.cat(show.gathered(flat.shard))[: flat.n]
+            pieces = slots(whole, flat.slots)
             found |= {names[p]: piece for p, piece in zip(flat.parameters, pieces, strict=True)}
     return found

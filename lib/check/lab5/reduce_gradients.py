@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import nn
 
 from lib import backend
-from lib.check.cases import Setting, draw
+from lib.check.cases import Setting, draw, groups_of
 from lib.check.causes import hints
 from lib.check.comm import MAY_CALL
 from lib.check.shown import calls
-from lib.check.side_by_side import SideBySide, groups_and_controls
+from lib.check.side_by_side import SideBySide
 from lib.moe import ExpertParallelMoE, MoE, expert_parameters, switch_gate
 from lib.moe import gradients as libs
 
@@ -46,19 +46,17 @@ class Groups(NamedTuple):
     expert_dp: Any
 
 
-def groups_of(cases):
-    """{case: (Groups, then two more groups of the case's ranks, for the recorders of two
-    scripts)}"""
+def groups_of_ranks(cases):
+    """{case: its Groups}"""
     new, groups = cache(dist.new_group), {}
-    for case, (world, *controls) in groups_and_controls(cases).items():
+    for case, world in groups_of(cases).items():
         (_, ep), ranks = sizes(case), case.members
         exchanging = [ranks[i : i + ep] for i in range(0, len(ranks), ep)]
         replicas = [ranks[i::ep] for i in range(ep)]
         made = {part: new(part) for part in (*exchanging, *replicas)}  # on all ranks, in one order
         mine = lambda parts: next((part for part in parts if dist.get_rank() in part), ())
         copies = mine(replicas)
-        own = Groups(world, made.get(mine(exchanging)), copies, made.get(copies))
-        groups[case] = own, *controls
+        groups[case] = Groups(world, made.get(mine(exchanging)), copies, made.get(copies))
     return groups
 
 
@@ -134,7 +132,7 @@ def script(make, case, groups, show):
 
 
 MEASURE = SideBySide(
-    script, libs.reduce_gradients, CASES, groups=groups_of,
+    script, libs.reduce_gradients, CASES, groups=groups_of_ranks,
     excused=dict.fromkeys(("strided", "float32", "bfloat16"), "it is given a model")
     | {"once more": "nothing is returned; two models are reduced in turn",
        "storage": "nothing is returned", "alive": "a gradient may be a part of the flat buffer",

@@ -16,7 +16,6 @@ from collections import Counter
 from dataclasses import replace
 
 import torch
-import torch.distributed as dist
 
 from lib import hybrid
 from lib.check.cases import seen
@@ -93,7 +92,7 @@ def script(make, case, place, show):
                 out = run(getattr(answer, method), *args)
             if name:
                 number = one_number(out)
-                show(name, number, beside=apart(number, name, show.control))
+                show(name, number, beside=apart(number, name, show.wire))
         show(USED, f"{used['average']} and {used['norm_of']}")
         words = "average got the group of all stages, which is that of the ends on two stages only"
         show(ENDS, words if used["all_of_pp"] else "")
@@ -111,10 +110,11 @@ def one_number(out):
     return torch.tensor(float(out), dtype=torch.float64) if is_number(out) else out
 
 
-def apart(number, name, group):
+def apart(number, name, wire):
     """What each rank returned, in words, if not all returned the same."""
-    told, is_one = [None] * dist.get_world_size(group), torch.is_tensor(number) and not number.dim()
-    dist.all_gather_object(told, f"{number:.4f}" if is_one else "none", group)
+    is_one = torch.is_tensor(number) and not number.dim()
+    mine = f"{number:.4f}" if is_one else "none"
+    told = [one.decode().strip() for one in wire.exchange(f"{mine:320}".encode())]
     return f"By rank, {name}: {', '.join(told)}" if len({*told}) > 1 else ""
 
 

@@ -8,7 +8,6 @@ averaged along dp and over the ends, so ranks that share a parameter have equal 
 
 from functools import partial
 
-import torch
 import torch.distributed as dist
 
 from lib import hybrid
@@ -64,11 +63,8 @@ def shown_sums(case, show):
 def differ(norm, show):
     """The smallest and the largest of the ranks' norms in words; "" if all ranks agree."""
     with unseen():
-        least, most = norm.clone(), norm.clone()
-        dist.all_reduce(least, dist.ReduceOp.MIN, show.control)
-        dist.all_reduce(most, dist.ReduceOp.MAX, show.control)
-        same = torch.equal(least, most)
-    return "" if same else f"one rank returned {least.item()!r}, another {most.item()!r}"
+        least, *_, most = sorted(one.item() for one in [norm, *show.gathered(norm)])
+    return "" if least == most else f"one rank returned {least!r}, another {most!r}"
 
 
 MEASURE = given.measure(script, hybrid.norm_over_mesh, CASES)

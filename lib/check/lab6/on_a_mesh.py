@@ -138,15 +138,15 @@ def by_hand(measure):
 
 
 def places_of(cases):
-    """{case: ((its Mesh, the group of the two ends of this rank's pipeline or None), two more
-    groups of all ranks for the recorders of two scripts)}. All ranks call it."""
-    made, controls, places = {}, [dist.new_group(), dist.new_group()], {}
+    """{case: (its Mesh, the group of the two ends of this rank's pipeline or None)}. All ranks call
+    it."""
+    made, places = {}, {}
     for case in cases:
         mesh, ends = _Mesh(case.sizes, made), None
         for ranks in case.ends():
             group = _made(ranks, made)
             ends = group if dist.get_rank() in ranks else ends
-        places[case] = ((mesh, ends), *controls)
+        places[case] = mesh, ends
     return places
 
 
