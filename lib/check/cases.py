@@ -96,15 +96,19 @@ def in_step(cases, groups_of, one):
     rank. Called on every rank.
 
     groups_of: groups_of(cases) -> {case: the group(s) that `one` is given}.
-    one: one(case, group) -> {"ok": bool, ...}, called on the case's ranks.
+    one: one(case, group) -> ({"ok": bool, ...}, more), called on the case's ranks. If the case is
+        wrong on any rank, "ok" becomes False on all of them, and more() is added to their records.
 
     Returns one record per case that was run, with None for a case in which this rank took no part.
     """
     groups, seen, wire = groups_of(cases), [], Wire(range(dist.get_world_size()), "of all")
     for case in cases:
         mine = dist.get_rank() in case.members
-        seen.append(one(case, groups[case]) if mine else None)
-        if not wire.agreed(not mine or seen[-1]["ok"]):
+        record, more = one(case, groups[case]) if mine else (None, None)
+        seen.append(record)
+        if not wire.agreed(not mine or record["ok"]):
+            if mine:
+                record |= {"ok": False} | more()
             break
     return seen
 

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from lib.backend.torch_private import TorchDispatchMode, tree_map
+from lib.backend.torch_private import TorchDispatchMode
 from lib.check.explain import grouped
 from lib.ledger import caller
 
@@ -87,11 +87,10 @@ def given(value, variant, learns):
     return one("", value), leaves
 
 
-def frozen(x):
-    """A copy of x and of the tensors in it, which does not change when the originals do."""
-    if isinstance(x, (int, float, str)):
-        return x
-    return tree_map(lambda leaf: leaf.detach().clone() if torch.is_tensor(leaf) else leaf, x)
+def frozen(x) -> list:
+    """Copies of all tensors in x, and what else it contains, for `same`. They do not change when
+    the originals do."""
+    return [leaf.detach().clone() if torch.is_tensor(leaf) else leaf for leaf in leaves(x)]
 
 
 def same(a, b) -> bool:
@@ -163,6 +162,11 @@ def as_right(case, name, got, want, slack) -> bool:
     more = slack.get(name, slack.get(named(name), FEW))
     room = more(case) if callable(more) else more
     return named(name) in OF_A_SCRIPT and isinstance(got, (int, float)) and got <= want + room
+
+
+def of_arguments(found) -> bool:
+    """Does this result of `after` number any arguments?"""
+    return bool(found["arguments"] or any(number for _, number in found["storage"]))
 
 
 def names_of(f, args, named) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]
             full_name, mine = f"{name} {inner}".strip(), a.values.get(inner) if a else None
             if probes.as_right(case, full_name, mine, right, slack or {}):
                 continue
-            problem = different(where, full_name, mine, right, b)
+            problem = different(where, full_name, mine, right, b, (a or b).names)
             if problem:
                 problem.facts |= {"case": case, "name": name, "time": time, "order": order}
                 problem.facts["key"] = (name, time, inner)
@@ -73,9 +73,9 @@ def compared_with(case, got, want, excused=(), slack=None) -> dict[str, Problem]
     return found
 
 
-def different(where, name, got, want, how) -> Problem | None:
+def different(where, name, got, want, how, names=()) -> Problem | None:
     """The Problem of a value that differs from lib's, or None. how: the Value that says how to
-    compare, or None."""
+    compare, or None. names: those of the arguments of the call that the value is about."""
     if torch.is_tensor(want):
         problem = compared(where, name, got, want)
         if isinstance(got, str):  # autograd's message instead of a gradient
@@ -104,7 +104,7 @@ def different(where, name, got, want, how) -> Problem | None:
     if numbers and not isinstance(got, bool):
         want, got = two(want, got)
     text = (
-        probes.words(name, facts["got"], facts["want"], how.names if how else ())
+        probes.words(name, facts["got"], facts["want"], names)
         or (_of_an_error(facts["got"], facts["want"]) if name == ERROR else "")
         or (f"{got}" if property_ else "")
         or f"{name}: expected {'at most ' * at_most}{want}, got {got}"

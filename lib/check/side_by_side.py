@@ -24,6 +24,7 @@ single-process baseline. Therefore no expected value has to be written by hand. 
 import contextlib
 import inspect
 import itertools
+import sys
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -64,10 +65,20 @@ def by_key(value):
 
 def copy(value):
     """A tensor's copy on the CPU; anything else as it is."""
-    if not torch.is_tensor(value):
-        return value
-    with unseen():
-        return value.detach().cpu().clone()
+    return value.detach().cpu().clone() if torch.is_tensor(value) else value
+
+
+@contextlib.contextmanager
+def unwatched():
+    """Inside the block, which is the check's own, no mode sees torch's ops, and nothing traces
+    calls: neither is about what the check itself does, and both take time."""
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        with unseen():
+            yield
+    finally:
+        sys.settrace(trace)
 
 
 class Here(Case):
@@ -97,9 +108,13 @@ class Show:
         self.returned_none = []
         self.made, self.judged, self.lib, self.stopped = probes.Made(), None, None, False
 
-    def __call__(self, name, value, at_most=False, tolerance=None, beside="", names=()):
+    def __call__(self, name, value, at_most=False, tolerance=None, beside=""):
         """Show a value: a number, a string, a tensor, None, or several of them, as {key: value} or
         as (key, value) pairs."""
+        with unwatched():
+            self._note(name, value, at_most, tolerance, beside)
+
+    def _note(self, name, value, at_most=False, tolerance=None, beside="", names=()):
         copied = {key: copy(one) for key, one in by_key(value).items()}
         self.times[name] += 1
         self.shown[name, self.times[name]] = Value(
@@ -172,8 +187,10 @@ class Show:
     def wrong(self, *names) -> bool:
         """True if something shown under these names so far differs from the reference, on any rank.
         The script should then return, because what follows would reveal nothing more."""
-        with unseen():
-            self.stopped = not self.agreed(not (self.lib and self._differs(names)))
+        if self.lib is None:  # this is the reference
+            return False
+        with unwatched():
+            self.stopped = not self.agreed(not self._differs(names))
         return self.stopped
 
     def _differs(self, names):
@@ -196,14 +213,15 @@ class Show:
 
     def _run(self, label, f, *args, **named):
         everything = [*args, *named.values()]
-        with unseen():
+        with unwatched():
             before = probes.before(everything)
         out = self.call(label, f, *args, **named)
         self.returned_none.append(out is None)
-        with unseen():
-            names = probes.names_of(f, args, named)
-            for name, value in probes.after(before, everything, out).items():
-                self(name, value, names=names)
+        with unwatched():
+            found = probes.after(before, everything, out)
+            names = probes.names_of(f, args, named) if probes.of_arguments(found) else ()
+            for name, value in found.items():
+                self._note(name, value, names=names)
             if self.variant == probes.AGAIN:
                 self.held.append((out, probes.frozen(out)))
         return out
@@ -366,15 +384,17 @@ class SideBySide:
 
     def __call__(self, fn):
         if self.groups is None:
-            return [self._compared(fn, case, None) for case in self.runs()]
+            both = (self._compared(fn, case, None) for case in self.runs())
+            return [record | ({} if record["ok"] else more()) for record, more in both]
         cases, one = self.of_world(dist.get_world_size()), partial(self._compared, fn)
         return in_step(cases, self.groups, one)
 
     def _compared(self, fn, case, group):
-        """The record of one case: {"wrong": {name: Problem}, "trace": ..., ...}."""
+        """The record of one case, {"wrong": {name: Problem}, "trace": ..., ...}, and what
+        `in_step` calls if it is wrong."""
         if of_lib := self._is_of_lib(fn):
             problem = Problem("built-in", of_lib)
-            return {"ok": False, "wrong": {"": problem}, "trace": {}, "unseen": set()}
+            return {"ok": False, "wrong": {"": problem}, "trace": {}, "unseen": set()}, dict
         on_ranks = self.groups is not None
         want, _ = self._shown(self.reference, case, group, _plainly, [])
         # on ranks only in the first case, because it takes time to watch all calls
@@ -395,11 +415,11 @@ class SideBySide:
         record = {"ok": not wrong, "wrong": wrong, "trace": traced(wrong, got), "unseen": unseen}
         record["judged"] = got[0].judged
         record["names"] = {name for show in want for name, _ in show.shown}
-        record |= _sent(got, want, not wrong) if on_ranks else {}
-        if not record["ok"]:  # on any rank
-            record["wants"] = whose.small(want[0].values())
-            record["parts"] = whose.small(want[0].given)
-        return record
+        if on_ranks:
+            record |= _sent(got, want)
+            record["ok"] = not (wrong or record["stray"] or record["clash"])
+        small = lambda: {"wants": want[0].values(), "parts": want[0].given}
+        return record, lambda: {name: whose.small(one) for name, one in small().items()}
 
     def _is_of_lib(self, fn) -> str:
         """A sentence that says which part of the answer is lib's own; "" if none is."""
@@ -481,10 +501,8 @@ def _plainly(case, f, *args, **named):
     return f(*args, **named)
 
 
-def _sent(got, want, right):
+def _sent(got, want):
     """What the ranks called, for the judges of traffic.py and shown.py."""
     first = lambda key: next(filter(None, (getattr(show, key) for show in got)), None)
-    lost = {key: first(key) for key in ("stray", "clash")}
-    ok = got[0].agreed(right and not any(lost.values()))
     calls = {"calls": got[0].all_calls, "wanted": want[0].all_calls}
-    return got[0].record() | calls | lost | {"ok": ok}
+    return got[0].record() | calls | {key: first(key) for key in ("stray", "clash")}

@@ -245,17 +245,18 @@ class LogWriter:
             messages, total, size = TOTALS.unpack_from(self.map, at)
             TOTALS.pack_into(self.map, at, messages + 1, total + elements, size + nbytes)
 
-    def timestamp(self, slot: tuple[int, int], which: str, threads: int | None = None) -> None:
-        """Set one of an entry's times (`which`) to the current time. threads: when a wait begins,
-        how many threads may communicate. The op stays owed until `settle`, because the ledger
-        itself may be what waits."""
+    def timestamp(self, slot: tuple[int, int], *which: str, threads: int | None = None) -> None:
+        """Set these times of an entry to the current time. threads: when a wait begins, how many
+        threads may communicate. The op stays owed until `settle`, because the ledger itself may be
+        what waits."""
         at, seq = slot
         with self.lock:
             if self._still(at, seq):
                 if threads is not None:
                     owed = self._threads(at) & OWED
                     struct.pack_into("<H", self.map, at + THREADS_AT, owed | min(threads, OWED - 1))
-                struct.pack_into("<d", self.map, at + TIMES[which], now())
+                for one in which:
+                    struct.pack_into("<d", self.map, at + TIMES[one], now())
                 self._touch()
 
     def owed(self, since: int) -> bool:

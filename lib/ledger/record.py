@@ -122,8 +122,7 @@ def barrier(name: str, members: tuple[int, ...]) -> Iterator[None]:
         return
     slot = _recorder.begin_barrier(name, members)
     yield
-    for time in ("wait_to", "done"):
-        _recorder.log.timestamp(slot, time)
+    _recorder.log.timestamp(slot, "wait_to", "done")
 
 
 def not_waited_for() -> list:
@@ -283,8 +282,12 @@ class Recorder:
     def begin_barrier(self, name, members):
         """Log that this rank waits in a barrier from now on. Returns the barrier's slot."""
         self.blocking.last.work = None  # as after any op of torch, so that its tensors can be freed
-        given = {"async_op": False}
-        slot, _ = self._post("barrier", given, None, self._named(name, members), [], None)
+        number, (site, via) = self.log.name, locate(sys._getframe(1))
+        slot = self.log.record(
+            number("barrier"), number(""), number(""), self._named(name, members).number,
+            number(site), number(via), peer=-1, tag=0, shape=(), numel=0, nbytes=0,
+            channel=(name,), signature=self._signature("barrier"),
+        )  # fmt: skip
         self.log.timestamp(slot, "wait_from", threads=threads())
         return slot
 
