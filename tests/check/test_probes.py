@@ -17,6 +17,7 @@ from lib.check.framework import evaluate
 from lib.check.lab4 import fsdp_training
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide, here
+from lib.check.wire import Wire
 
 CASES = here("30 rows", "40 rows", "no rows")
 ROWS = dict(zip(CASES, (30, 40, 0), strict=True))
@@ -268,24 +269,25 @@ def test_the_norm_of_all_ranks_tensors_is_one_number():
     def norm():
         from lib.check.side_by_side import ShowOnRanks
 
-        show = ShowOnRanks(dist.new_group([0, 1]), GROUPS[0], None)
+        show = ShowOnRanks(Wire([0, 1], ""), GROUPS[0], None)
         return show.length([torch.full((2,), 1.0 + dist.get_rank())])
 
     assert launch.run(norm, nproc=2) == [10**0.5] * 2
 
 
-def test_what_gloo_still_holds_of_the_checks_own_messages_is_not_counted(monkeypatch):
-    """Right answers of FSDP's Unit were refused if gloo let go of the gathered shards too late."""
+def test_what_the_check_itself_gathers_is_not_counted():
+    """Or right answers of FSDP's Unit would be refused for the check's whole parameters."""
     held, made = [], probes.Made()
-    late = lambda shards, mine, group: held.extend(shards)
-    monkeypatch.setattr(
-        fsdp_training, "dist", SimpleNamespace(all_gather=late, get_world_size=lambda group: 2)
-    )
+
+    def gathered(shard):
+        held.extend([shard.clone(), shard.clone()])
+        return held
+
     with made:
         model = torch.nn.Linear(3, 2, bias=False)
         weights = [model.weight]
         flat = SimpleNamespace(shard=torch.ones(3), n=6, slots=weights, parameters=weights)
         before = made.alive()
-        show = SimpleNamespace(made=made, control=None)
+        show = SimpleNamespace(made=made, gathered=gathered)
         fsdp_training.whole_parameters(SimpleNamespace(module=model, flats=[flat]), show)
     assert len(held) == 2 and made.alive() == before

@@ -36,7 +36,7 @@ LEAVES_OUT = BUILT | {
     "empty rank": "every rank has its share of the actions",
 }
 EVERY_ACTION = (
-    "nothing", "iterators", "lists", "one list", "actions", "kinds", "unknown", "wrong rank",
+    RETURNED, "iterators", "lists", "one list", "actions", "kinds", "unknown", "wrong rank",
     "twice", "mixed", "no backward", "missing", *(f"missing {kind}" for kind in KINDS),
     "changed later",
 )  # fmt: skip

@@ -209,7 +209,7 @@ def _backward(fsdp, case, rank, together):
 
 def whole_parameters(fsdp, show):
     """{name: full parameter}, gathered from all ranks' shards. Their memory does not count as the
-    answer's, because gloo may keep the gathered tensors alive for a moment after the call."""
+    answer's."""
     names, found = {p: name for name, p in fsdp.module.named_parameters()}, {}
     with unseen():
         for flat in fsdp.flats:
