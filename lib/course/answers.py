@@ -233,5 +233,5 @@ def _defines(source: str) -> set[str]:
 
 def _same_code(source: str, stub: str) -> bool:
     """Whether `source` is still the stub, apart from comments and layout."""
-    tree = tree_of(source)
-    return tree is not None and ast.dump(tree) == ast.dump(tree_of(stub))
+    tree, of_stub = tree_of(source), tree_of(stub)
+    return None not in (tree, of_stub) and ast.dump(tree) == ast.dump(of_stub)

@@ -113,8 +113,8 @@ class _Stream:
         if room > 0:
             yield text[:room]
         yield (
-            f"... (output capped: a rank may show {LIMIT:,} characters per launch. Print less, or "
-            f"return the data.)"
+            f"... (output capped: a rank may show {LIMIT:,} characters per launch, on each of "
+            f"stdout and stderr. Print less, or return the data.)"
         )
         self._drop()
 

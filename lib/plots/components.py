@@ -106,14 +106,15 @@ def plan_ranking(plans, room, error=None):
     claim = _claim(names, totals, needs, fits, room)
     told = ""
     if error and fits:
-        limit = (1 + error) * min(totals[row] for row in fits)
+        fastest = min(fits, key=totals.__getitem__)
+        limit = (1 + error) * totals[fastest]
         equal = sum(totals[row] <= limit for row in fits)
         axes.axvline(limit - least, color=INK, lw=1.2, ls=DASHES, zorder=4)
         within = f"within the model's error of {error:.0%}"
         claim = (
             f"{equal} of the {len(fits)} plans that fit are equally fast, {within}"
             if equal > 1
-            else f"No other plan that fits is {within} of {names[fits[0]]}"
+            else f"No other plan that fits is {within} of {names[fastest]}"
         )
         told = f" The dashed line is {error:.0%} above the fastest that fits."
     look = (
