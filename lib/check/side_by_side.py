@@ -70,8 +70,8 @@ def copy(value):
 
 @contextlib.contextmanager
 def unwatched():
-    """Inside the block, which is the check's own, no mode sees torch's ops, and nothing traces
-    calls: neither is about what the check itself does, and both take time."""
+    """Inside the block, no dispatch mode sees torch's ops, and no trace function sees calls. This
+    is for the check's own code, which both would only slow down."""
     trace = sys.gettrace()
     sys.settrace(None)
     try:
@@ -111,11 +111,12 @@ class Show:
     def __call__(self, name, value, at_most=False, tolerance=None, beside=""):
         """Show a value: a number, a string, a tensor, None, or several of them, as {key: value} or
         as (key, value) pairs."""
+        pairs = by_key(value)  # watched, because this may run code of the answer's
         with unwatched():
-            self._note(name, value, at_most, tolerance, beside)
+            self._note(name, pairs, at_most, tolerance, beside)
 
-    def _note(self, name, value, at_most=False, tolerance=None, beside="", names=()):
-        copied = {key: copy(one) for key, one in by_key(value).items()}
+    def _note(self, name, pairs, at_most=False, tolerance=None, beside="", names=()):
+        copied = {key: copy(one) for key, one in pairs.items()}
         self.times[name] += 1
         self.shown[name, self.times[name]] = Value(
             self.part, copied, at_most, tolerance, beside, names
@@ -178,8 +179,8 @@ class Show:
         return out
 
     def returned(self, out, good, expected, name) -> bool:
-        """Show that the answer has returned something and, under `name`, that it is what is
-        `expected`, which `good` says. Returns `good`."""
+        """Show whether the answer has returned something and, under `name`, whether the result is
+        what is `expected`. good: whether it is; this is also what the method returns."""
         self(RETURNED, f"got None, expected {expected}" if out is None else "")
         self(name, "" if good or out is None else f"got {described(out)}, expected {expected}")
         return good
@@ -221,7 +222,7 @@ class Show:
             found = probes.after(before, everything, out)
             names = probes.names_of(f, args, named) if probes.of_arguments(found) else ()
             for name, value in found.items():
-                self._note(name, value, names=names)
+                self._note(name, by_key(value), names=names)
             if self.variant == probes.AGAIN:
                 self.held.append((out, probes.frozen(out)))
         return out
@@ -391,7 +392,7 @@ class SideBySide:
 
     def _compared(self, fn, case, group):
         """The record of one case, {"wrong": {name: Problem}, "trace": ..., ...}, and what
-        `in_step` calls if it is wrong."""
+        `in_step` calls if the case is wrong on any rank."""
         if of_lib := self._is_of_lib(fn):
             problem = Problem("built-in", of_lib)
             return {"ok": False, "wrong": {"": problem}, "trace": {}, "unseen": set()}, dict
@@ -418,8 +419,8 @@ class SideBySide:
         if on_ranks:
             record |= _sent(got, want)
             record["ok"] = not (wrong or record["stray"] or record["clash"])
-        small = lambda: {"wants": want[0].values(), "parts": want[0].given}
-        return record, lambda: {name: whose.small(one) for name, one in small().items()}
+        small, first = whose.small, want[0]
+        return record, lambda: {"wants": small(first.values()), "parts": small(first.given)}
 
     def _is_of_lib(self, fn) -> str:
         """A sentence that says which part of the answer is lib's own; "" if none is."""

@@ -6,8 +6,8 @@
 Before each call, hundreds of times in a check, the ranks compare what they are about to do. With
 four ranks on two cores, gloo takes about 3 ms for this, and pipes take about 0.2 ms.
 
-Also, a wire needs no process group, whose making takes longer than the exchanges, and of which each
-has a thread that wakes a hundred times a second.
+A wire also needs no process group. Making groups takes as long as a check's exchanges, and each
+group has a thread on every rank that wakes a hundred times a second.
 
 In the ranks' logs every exchange is a barrier, so a verdict on a hang can name the ranks that each
 rank waits for. If a rank has exited, the others wait until the launcher ends them, because the

@@ -87,8 +87,8 @@ def best_interval(save, mtbf):
     """
     if not (0 < save < inf and 0 < mtbf < inf):
         raise ValueError(
-            f"save={save}, mtbf={mtbf}: give seconds above 0; who saves in no time saves after "
-            f"every step"
+            f"save={save}, mtbf={mtbf}: give finite seconds above 0. A job whose saves take no "
+            f"time saves after every step"
         )
     low, high = 0.0, 1.0  # of T/M
     for _ in range(60):

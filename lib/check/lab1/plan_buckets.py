@@ -115,7 +115,7 @@ def _wrong(plan, parameters, capacity):
 
 MEASURE = SideBySide(script, buckets.plan_buckets, CASES, groups=None, excused=NO_TENSORS)
 EXERCISE = MEASURE.exercise(
-    ("every parameter once", 2, "11 models; large parameters, two dtypes",
+    ("every parameter once", 2, "12 models; large parameters, two dtypes",
      "a list of lists", "what was given", "left out", "twice", "empty"),
     ("the last is ready first", 2, "reverse order, in a bucket and of the buckets",
      "order inside", "filled up", "order"),
