@@ -15,6 +15,7 @@ from lib.check.cases import Setting
 from lib.check.exercise import Exercise
 from lib.check.framework import evaluate
 from lib.check.lab4 import fsdp_training
+from lib.check.lab6 import norm_over_mesh
 from lib.check.shown import calls, claims
 from lib.check.side_by_side import SideBySide, here
 from lib.check.wire import Wire
@@ -273,6 +274,16 @@ def test_the_norm_of_all_ranks_tensors_is_one_number():
         return show.length([torch.full((2,), 1.0 + dist.get_rank())])
 
     assert launch.run(norm, nproc=2) == [10**0.5] * 2
+
+
+def test_a_norm_that_is_nan_on_one_rank_alone_differs():
+    def told():
+        from lib.check.side_by_side import ShowOnRanks
+
+        show = ShowOnRanks(Wire(range(3), ""), GROUPS[0], None)
+        return norm_over_mesh.differ(torch.tensor([1.0, float("nan"), 1.0][dist.get_rank()]), show)
+
+    assert all("nan" in one and "1.0" in one for one in launch.run(told, nproc=3))
 
 
 def test_what_the_check_itself_gathers_is_not_counted():
