@@ -266,6 +266,27 @@ def test_on_ranks_a_right_answer_passes():
     assert outcome.passed, "\n".join(outcome.lines)
 
 
+def test_ranks_keep_what_libs_own_has_shown_for_the_next_check():
+    def checked_three_times():
+        ran = []
+
+        def libs(x, group, all_reduce):
+            ran.append(True)
+            return total(x, group, all_reduce)
+
+        def judged(answer):
+            measure = SideBySide(total_script, libs, GROUPS, excused=TOTAL.excused)
+            return all(one["ok"] for one in measure(answer) if one), len(ran)
+
+        right = lambda *args: total(*args)
+        return judged(right), judged(maximum), judged(right)
+
+    for first, second, third in launch.run(checked_three_times, nproc=3)[:2]:
+        right, runs = first
+        assert right and runs > len(GROUPS)
+        assert second == (False, runs) and third == (True, runs)
+
+
 def test_the_norm_of_all_ranks_tensors_is_one_number():
     def norm():
         from lib.check.side_by_side import ShowOnRanks
