@@ -395,7 +395,7 @@ class SideBySide:
         """The record of one case, {"wrong": {name: Problem}, "trace": ..., ...}, and what
         `in_step` calls if the case is wrong on any rank."""
         on_ranks = self.groups is not None
-        kept = _kept_on_this_rank(self.script, self.reference) if on_ranks else {}
+        kept = _kept_on_this_rank(self.reference, self.cases) if on_ranks else {}
         if case not in kept:
             kept[case], _ = self._shown(self.reference, case, group, _plainly, [])
         want = kept[case]
@@ -507,10 +507,10 @@ def _plainly(case, f, *args, **named):
 
 
 @functools.lru_cache(maxsize=8)
-def _kept_on_this_rank(script, reference):
-    """{case: the Shows of lib's own function}, for later checks on the same ranks. lib's own would
-    show the same again, because ranks are restored after each run (leftovers.py), and whatever is
-    random in a script follows from its case."""
+def _kept_on_this_rank(reference, cases):
+    """{case: the Shows of lib's own function}, for later checks of this exercise on the same ranks.
+    lib's own would show the same again, because ranks are restored after each run (leftovers.py),
+    and whatever is random in a script follows from its case."""
     return {}
 
 

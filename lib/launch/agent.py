@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
 import threading
 import time
 
@@ -154,6 +155,46 @@ def signal_to(pids, number) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+class Pause:
+    """Processes that are stopped until `end`.
+
+    A stopped process does not notice that this process has been killed, so it would stay for ever.
+    A shell therefore waits until this process ends, by whatever cause, and then continues them.
+    """
+
+    def __init__(self):
+        self.pids, self.shells = [], []
+
+    def add(self, pids: list[int]) -> None:
+        """Stop these processes (SIGSTOP)."""
+        self.shells.append(
+            subprocess.Popen(
+                ["sh", "-c", 'read -r _; kill -CONT "$@"', "sh", *map(str, pids)],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                start_new_session=True,  # so that what kills our process group spares it
+            )
+        )  # fmt: skip
+        self.pids += pids
+        signal_to(pids, signal.SIGSTOP)
+
+    def end(self) -> None:
+        """Continue all processes (SIGCONT)."""
+        signal_to(self.pids, signal.SIGCONT)
+        self.pids.clear()
+        while self.shells:
+            shell = self.shells.pop()
+            shell.stdin.close()
+            shell.wait()
+
+    def forget(self) -> None:
+        """In a process that was forked from this one, close our ends of the shells' pipes."""
+        while self.shells:
+            shell = self.shells.pop()
+            shell.stdin.close()
+            shell.returncode = 0  # it is the parent's child, for which nobody need wait here
+        self.pids.clear()
 
 
 def exists(pid: int) -> bool:

@@ -28,7 +28,7 @@ from lib import linux
 from lib.backend import Choice
 from lib.launch import leftovers
 from lib.launch import server as servers
-from lib.launch.agent import signal_to
+from lib.launch.agent import Pause
 
 # when a notebook is graded, each exercise gets its own ranks, so none are started in advance
 from lib.launch.errors import GRADED, short
@@ -53,6 +53,7 @@ one_at_a_time = threading.RLock()  # held during a run, and during any change to
 reasons: collections.deque = collections.deque(maxlen=100)  # why sets were not used again
 _servers: list[Server] = []  # ranks are forked from the last one that has loaded
 _retired: list[Server] = []  # earlier ones, needed as long as a session has ranks from them
+_paused = Pause()  # the second server and its ranks, during a run
 _last: tuple[Choice, int] | None = None  # what ran last, for which the keeper keeps a set ready
 
 
@@ -256,10 +257,12 @@ def _first(on_gpus):
 def _pause(number):
     """Stop (SIGSTOP) or continue (SIGCONT) the second server and its ranks while they are being
     started in advance, because they would distort the times of a run."""
+    if number == signal.SIGCONT:
+        _paused.end()
+        return
     for ranks in [ranks for ranks in _sets if not ranks.server.loaded]:
-        signal_to(
-            [pid for pid in (ranks.server.pid, *ranks.agent.pids()) if pid is not None], number
-        )
+        pids = (ranks.server.pid, *ranks.agent.pids())
+        _paused.add([pid for pid in pids if pid is not None])
 
 
 class _Keeper(threading.Thread):
@@ -346,6 +349,7 @@ def _forget():
     because they belong to the parent."""
     global one_at_a_time, _keeper, _last
     one_at_a_time, _keeper, _last = threading.RLock(), _Keeper(), None
+    _paused.forget()
     for server in [*_servers, *_retired]:
         server.forget()
     for ranks in [*_sets, *_kept]:

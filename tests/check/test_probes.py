@@ -13,6 +13,7 @@ from lib import launch
 from lib.check import probes
 from lib.check.cases import Setting
 from lib.check.exercise import Exercise
+from lib.check.exercises import FUNCTIONS
 from lib.check.framework import evaluate
 from lib.check.lab4 import fsdp_training
 from lib.check.lab6 import norm_over_mesh
@@ -285,6 +286,12 @@ def test_ranks_keep_what_libs_own_has_shown_for_the_next_check():
         right, runs = first
         assert right and runs > len(GROUPS)
         assert second == (False, runs) and third == (True, runs)
+
+
+def test_no_two_exercises_share_what_ranks_keep():
+    measures = [e.measure for e in FUNCTIONS.values() if isinstance(e.measure, SideBySide)]
+    keys = [(measure.reference, measure.cases) for measure in measures]
+    assert len(set(keys)) == len(keys) > 90
 
 
 def test_the_norm_of_all_ranks_tensors_is_one_number():

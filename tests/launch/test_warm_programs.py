@@ -67,6 +67,30 @@ def test_a_program_that_is_killed_leaves_no_rank(program, signals):
     assert eventually(lambda: not own_processes.any_is_running(family)), family
 
 
+WHILE_THE_SECOND_SERVER_IS_STOPPED = """
+    import os, sys, time
+    from lib import launch
+    from lib.launch import warm
+    warm.QUIET = 0
+    launch.capture(os.getpid, nproc=2, backend="gloo")
+    while len(warm.server_pids()) < 2:
+        time.sleep(0.01)
+    print("begins", warm.server_pids()[1], flush=True)
+    launch.run(lambda: time.sleep(600), nproc=2, backend="gloo", timeout=700)
+"""
+
+
+def test_a_program_that_is_killed_leaves_no_server_that_was_stopped(program):
+    """A stopped process does not notice by itself that the program has ended."""
+    process = program(WHILE_THE_SECOND_SERVER_IS_STOPPED)
+    server = psutil.Process(int(process.stdout.readline().split()[1]))
+    assert eventually(lambda: server.status() == psutil.STATUS_STOPPED)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    assert eventually(lambda: not own_processes.any_is_running(family)), family
+
+
 @pytest.mark.slow
 def test_ranks_whose_server_is_killed_end_and_the_next_run_works(program):
     process = program(
