@@ -395,7 +395,7 @@ class SideBySide:
         """The record of one case, {"wrong": {name: Problem}, "trace": ..., ...}, and what
         `in_step` calls if the case is wrong on any rank."""
         on_ranks = self.groups is not None
-        kept = _kept_on_this_rank(self.reference, self.cases) if on_ranks else {}
+        kept = _kept(self.reference, self.cases, () if on_ranks else _defaults())
         if case not in kept:
             kept[case], _ = self._shown(self.reference, case, group, _plainly, [])
         want = kept[case]
@@ -441,8 +441,9 @@ class SideBySide:
         return [*map(inspect.unwrap, own or functions_of(self.reference)), *files]
 
     def _shown(self, fn, case, group, call, of_lib):
-        """([Show of each script], the Problem if one raised without ranks, else None). Two scripts
-        of a case take turns. of_lib: the Shows of lib's own."""
+        """([Show of each script], the Problem if the answer raised without ranks, else None). Two
+        scripts of a case take turns. of_lib: the Shows of lib's own; [] while it is shown itself.
+        """
         (cases, variant), shows, scripts = self.runs()[case], [], []
         for number, one in enumerate(cases):
             label = replace(one, what=f"{one.what}, the other of two") if number else case
@@ -456,7 +457,9 @@ class SideBySide:
                 if variant == probes.AGAIN:
                     shows = [self._again(fn, group, shows[0], call)]
             except Exception as error:
-                if self.groups is not None or type(error) is NotImplementedError:
+                lib_failed = not of_lib  # the check's own error, for example a full disk
+                on_ranks = self.groups is not None  # where the launcher reports it
+                if lib_failed or on_ranks or type(error) is NotImplementedError:
                     raise
                 problem = of_error(error, case.name)
                 problem.facts["case"] = case
@@ -507,11 +510,16 @@ def _plainly(case, f, *args, **named):
 
 
 @functools.lru_cache(maxsize=8)
-def _kept_on_this_rank(reference, cases):
-    """{case: the Shows of lib's own function}, for later checks of this exercise on the same ranks.
-    lib's own would show the same again, because ranks are restored after each run (leftovers.py),
-    and whatever is random in a script follows from its case."""
+def _kept(reference, cases, defaults):
+    """{case: the Shows of lib's own function}, for later checks of this exercise in this process.
+    lib's own would show the same again, because whatever is random in a script follows from its
+    case, and ranks are restored after each run (leftovers.py)."""
     return {}
+
+
+def _defaults():
+    """What cells may have changed in the kernel, which nothing restores there."""
+    return torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
 
 
 def _sent(got, want):

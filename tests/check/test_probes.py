@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from lib import launch
-from lib.check import probes
+from lib.check import guard, probes
 from lib.check.cases import Setting
 from lib.check.exercise import Exercise
 from lib.check.exercises import FUNCTIONS
@@ -286,6 +286,56 @@ def test_ranks_keep_what_libs_own_has_shown_for_the_next_check():
         right, runs = first
         assert right and runs > len(GROUPS)
         assert second == (False, runs) and third == (True, runs)
+
+
+def test_the_kernel_keeps_what_libs_own_has_shown_for_each_state_of_torchs_defaults():
+    ran = []
+
+    def libs(x):
+        ran.append(True)
+        return 2 * x
+
+    def of_default_dtype(make, case, show):
+        show("y", show.run(make, show.give("x", torch.ones(3))))
+
+    def passes(answer):
+        measure = SideBySide(of_default_dtype, libs, CASES, groups=None)
+        claims_ = claims(measure, ("twice x", 1, "", "y"))
+        return evaluate(Exercise("libs", measure, (), claims_, (), reference=libs), answer).passed
+
+    right, wrong = lambda x: x + x, lambda x: 3 * x
+    assert passes(right) and len(ran) > len(CASES)
+    once = len(ran)
+    assert not passes(wrong) and passes(right) and len(ran) == once
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert passes(right) and not passes(wrong) and len(ran) == 2 * once
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert passes(right) and len(ran) == 2 * once
+
+
+def test_if_libs_own_fails_the_answer_is_not_blamed_and_nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(
+        guard, "is_students", lambda file: False
+    )  # this file is as if it were lib's
+    fails = [True]
+
+    def libs(x, factors):
+        if fails:
+            raise OSError("the disk is full")
+        return scaled(x, factors)
+
+    def judged():
+        measure = SideBySide(script, libs, CASES, groups=None)
+        claims_ = claims(measure, ("the values", 1, "", "y"))
+        return evaluate(Exercise("libs", measure, (), claims_, (), reference=libs), by_hand)
+
+    by_hand = lambda x, factors: x + x
+    outcome = judged()
+    assert outcome.problem.kind == "unreadable" and "the disk is full" in outcome.problem.text
+    fails.clear()
+    assert judged().passed
 
 
 def test_no_two_exercises_share_what_ranks_keep():
