@@ -316,9 +316,7 @@ def test_the_kernel_keeps_what_libs_own_has_shown_for_each_state_of_torchs_defau
 
 
 def test_if_libs_own_fails_the_answer_is_not_blamed_and_nothing_is_kept(monkeypatch):
-    monkeypatch.setattr(
-        guard, "is_students", lambda file: False
-    )  # this file is as if it were lib's
+    monkeypatch.setattr(guard, "is_students", lambda file: False)  # as for lib's files
     fails = [True]
 
     def libs(x, factors):
