@@ -20,7 +20,6 @@ import atexit
 import collections
 import contextlib
 import os
-import signal
 import threading
 import time
 
@@ -77,7 +76,7 @@ def taken(choice: Choice, nproc: int, fresh: bool = False, slow_import: bool = F
         finally:
             end_interrupted()
             _last = choice, nproc
-            _pause(signal.SIGCONT)
+            _paused.end()
             _keeper.wake()
 
 
@@ -100,7 +99,7 @@ def keep(choice: Choice, nproc: int) -> Ranks:
             return ranks
         finally:
             end_interrupted()
-            _pause(signal.SIGCONT)
+            _paused.end()
             _keeper.wake()
 
 
@@ -110,14 +109,14 @@ def cell_on(ranks: Ranks):
     are paused, so that they take no processor time from it."""
     with one_at_a_time:
         end_interrupted()
-        _pause(signal.SIGSTOP)
+        _pause()
         ranks.busy = True
         try:
             yield
         finally:
             ranks.busy, ranks.used = False, time.monotonic()
             ranks.clear()
-            _pause(signal.SIGCONT)
+            _paused.end()
             _keeper.wake()
 
 
@@ -133,7 +132,7 @@ def prepare(on_gpus: bool) -> None:
 
 def _take(choice, nproc, fresh):
     end_interrupted()
-    _pause(signal.SIGSTOP)
+    _pause()
     _end(ranks for ranks in _sets if ranks.is_outdated())
     kind = kind_of(choice, nproc)
     found = next(
@@ -194,7 +193,7 @@ def _load_now():
     if not _servers or _lack_later():
         _servers.append(Server([*servers.PRELOAD, *servers.LATER]))
     if not _servers[-1].loaded:
-        _pause(signal.SIGCONT)
+        _paused.end()
         _take_over(_servers[-1])
 
 
@@ -254,15 +253,13 @@ def _first(on_gpus):
     _servers.append(Server([*servers.PRELOAD, *(servers.LATER if at_once else [])], loaded=True))
 
 
-def _pause(number):
-    """Stop (SIGSTOP) or continue (SIGCONT) the second server and its ranks while they are being
-    started in advance, because they would distort the times of a run."""
-    if number == signal.SIGCONT:
-        _paused.end()
-        return
+def _pause():
+    """Until `_paused.end()`, stop the second server and its ranks while they are being started in
+    advance, because they would distort the times of a run."""
     for ranks in [ranks for ranks in _sets if not ranks.server.loaded]:
         pids = (ranks.server.pid, *ranks.agent.pids())
-        _paused.add([pid for pid in pids if pid is not None])
+        if started := [pid for pid in pids if pid is not None]:
+            _paused.add(started)
 
 
 class _Keeper(threading.Thread):
