@@ -5,10 +5,9 @@ such as these two, which are modelled on Llama 3 405B:
     0, 1 x 16, 0.66        18 items: the last rank has 4.66             pace 13.98
 
 The answer calls the student's own `balance` and `interleaved`. In every case only one split is
-best, so the right result does not depend on which of several splits a student's `balance` prefers.
-`interleaved`, however, may return one of several schedules, whose bubbles differ if the stages take
-different times. A number is therefore right if it follows from lib's schedule, or from the
-student's own once it has passed its check.
+best, so it does not matter which of several splits a student's `balance` prefers. But `interleaved`
+may return one of several schedules, whose bubbles differ if the stages take different times. So a
+number is right if it follows from lib's schedule, or from the student's once that has passed.
 """
 
 from functools import cache
